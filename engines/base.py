@@ -1,0 +1,155 @@
+"""The engine interface: how a model runs, seen from the worker.
+
+An engine never starts a process itself. It says what to start (`launch`), the worker's launcher
+starts it, and `connect` gives a client that speaks to the running process. A client's life is:
+`load_status` until loaded, one probing `chat`, then any number of `chat` and `embed` calls at a
+time, then `close`. The process may die at any moment; every call then ends with `engine.gone`.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from protocol.cards import Compute, EngineName, ModelCard
+from protocol.clock import Clock
+from protocol.data_frames import Frame
+from protocol.nodes import EngineFacts
+from protocol.tasks import ChatTask
+
+Feature = Literal["chat", "embed", "logprobs", "tools", "grammar", "seed", "thinking", "vision"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDescription:
+    """What an engine can do, whatever the model."""
+
+    name: EngineName
+    features: frozenset[Feature]
+    default_slots: int
+    """Requests served at a time when nobody asks for a number."""
+    overhead_bytes: int
+    """Resident memory of the process beside weights and cache, measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpec:
+    """What is to be loaded, and where its traces go."""
+
+    card: ModelCard
+    entry_path: Path
+    """The file that the engine is given."""
+    context_tokens: int
+    """Window of one request, in tokens."""
+    slots: int
+    compute: Compute
+    n_threads: int
+    socket_path: Path
+    """A free path in a directory of mode 0700, at most 100 bytes long."""
+    build: EngineFacts
+    """Which provider to use, and where it lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a served engine listens: a Unix socket, or a port of 127.0.0.1."""
+
+    socket_path: Path | None = None
+    port: int | None = None
+    api_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """A process to start: an argv list, never a shell line; the environment is scrubbed first."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStatus:
+    """How far the load is, as the engine itself says it; the worker adds what the OS shows."""
+
+    loaded: bool
+    done_ratio: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatistics:
+    """What a running engine counts."""
+
+    slots: int
+    slots_busy: int
+    context_tokens: int
+    """Window of one request that the engine really runs with."""
+
+
+class EngineClient(Protocol):
+    """A connection to one engine process."""
+
+    async def load_status(self) -> LoadStatus:
+        """Ask whether the model is loaded; never raises because the process is not up yet.
+
+        Raises:
+            EngineError: `engine.request_failed` when the process answers that loading failed.
+        """
+        ...
+
+    def chat(self, task: ChatTask) -> AsyncIterator[Frame]:
+        """Serve one task: `Started`, ordered `Chunk`s, then exactly one `Finished` or `Failed`.
+
+        The iterator raises nothing but `CancelledError`: failures are the `Failed` terminal.
+        Closing it (`aclose`) or cancelling the consumer frees the engine's slot.
+        """
+        ...
+
+    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
+        """Embed each input, in order.
+
+        Raises:
+            EngineError: `engine.unsupported`, `engine.request_failed` or `engine.gone`.
+        """
+        ...
+
+    async def count_tokens(self, task: ChatTask) -> int:
+        """Count the tokens of the rendered prompt, without taking a slot.
+
+        Raises:
+            EngineError: `engine.unsupported`, `engine.request_failed` or `engine.gone`.
+        """
+        ...
+
+    async def statistics(self) -> EngineStatistics:
+        """Ask what the engine is doing.
+
+        Raises:
+            EngineError: `engine.request_failed` or `engine.gone`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections; requests under way end with `engine.gone`."""
+        ...
+
+
+class Engine(Protocol):
+    """One way of running models."""
+
+    def describe(self) -> EngineDescription:
+        """Say what this engine can do."""
+        ...
+
+    def launch(self, spec: LoadSpec) -> LaunchSpec:
+        """Say which process serves this model. Pure.
+
+        Raises:
+            EngineError: `engine.unsupported` when this build cannot serve the card.
+        """
+        ...
+
+    def connect(self, spec: LoadSpec, endpoint: Endpoint, clock: Clock) -> EngineClient:
+        """Make a client for the process; no connection is opened before it is used."""
+        ...

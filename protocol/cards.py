@@ -1,0 +1,219 @@
+"""What a model is: the card an operator reads and the planner computes with.
+
+A card is strict TOML (see store/cards.py for the parser). Field names follow the original's cards,
+so that those files load here unchanged; sections that belong to other modalities come with them.
+"""
+
+import hashlib
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from protocol.base import FrozenModel
+from protocol.ids import Digest, DigestField, ModelIdField
+
+ModelTask = Literal["TextGeneration", "TextEmbedding"]
+EngineName = Literal["scripted", "llama_server", "llama_cpp", "mlx", "vllm"]
+Compute = Literal["cpu", "cuda", "rocm", "vulkan", "metal"]
+BackendTag = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(scripted|llama_server|llama_cpp|mlx|vllm)(-(cpu|cuda|rocm|vulkan|metal))?$"
+    ),
+]
+"""`<engine>-<compute>`; a bare engine name in a card matches any compute."""
+
+RelativePath = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,180}(/[A-Za-z0-9_][A-Za-z0-9._+-]{0,180}){0,7}$"
+    ),
+]
+"""A file inside an artifact: no `..`, no leading dot, no absolute path."""
+Text = Annotated[str, StringConstraints(max_length=400)]
+
+
+class StorageSize(FrozenModel):
+    """How many bytes the engine loads."""
+
+    in_bytes: Annotated[int, Field(gt=0, le=1 << 46)]
+
+
+class ArtifactFile(FrozenModel):
+    """One file of an artifact, with what proves it."""
+
+    path: RelativePath
+    size_bytes: Annotated[int, Field(gt=0, le=1 << 46)]
+    sha256: DigestField
+
+
+class PackageSource(FrozenModel):
+    """Files that lie inside a Python package's wheel on the package index."""
+
+    kind: Literal["package"] = "package"
+    package: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    version: Annotated[str, StringConstraints(pattern=r"^[0-9][0-9A-Za-z.+!-]{0,49}$")]
+    files: Annotated[tuple[ArtifactFile, ...], Field(min_length=1, max_length=64)]
+
+
+class LocalSource(FrozenModel):
+    """A file that is already on this machine and is used where it lies."""
+
+    kind: Literal["local"] = "local"
+    path: Annotated[str, StringConstraints(pattern=r"^/", max_length=4096)]
+    size_bytes: Annotated[int, Field(gt=0, le=1 << 46)]
+    modified_ns: int = 0
+    """Of the file when it was imported; a later change makes the artifact incomplete."""
+
+
+class HubSource(FrozenModel):
+    """Files in a hub repository at a fixed revision."""
+
+    kind: Literal["hub"] = "hub"
+    repository: ModelIdField
+    revision: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+
+
+ModelSource = Annotated[PackageSource | LocalSource | HubSource, Field(discriminator="kind")]
+
+
+class CacheGeometry(FrozenModel):
+    """The dimensions of the key-value cache, as the weights' own header gives them."""
+
+    n_attention_layers: Annotated[int, Field(ge=0, le=4096)]
+    n_kv_heads: Annotated[int, Field(ge=0, le=4096)]
+    key_length: Annotated[int, Field(ge=0, le=65536)]
+    value_length: Annotated[int, Field(ge=0, le=65536)]
+    recurrent_bytes_per_slot: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+
+    def kv_bytes_per_token(self, element_bytes: int = 2) -> int:
+        """Bytes of cache that one token takes over all layers (default element: fp16)."""
+        width = self.key_length + self.value_length
+        return self.n_attention_layers * self.n_kv_heads * width * element_bytes
+
+
+class PlacementSection(FrozenModel):
+    """Where the model may run (hard) and where it would rather run (soft)."""
+
+    compatible_backends: Annotated[tuple[BackendTag, ...], Field(max_length=32)] = ("mlx",)
+    backend_preference: Annotated[tuple[BackendTag, ...], Field(max_length=32)] = ()
+    min_vram_gib: Annotated[float, Field(ge=0, le=65536)] | None = None
+    max_context_tokens: Annotated[int, Field(ge=256, le=1 << 24)] | None = None
+    max_pipeline_split_layer: Annotated[int, Field(ge=1, le=4096)] | None = None
+
+
+class ReasoningSection(FrozenModel):
+    """How the model thinks aloud, if it does."""
+
+    supports_toggle: bool = False
+    supports_budget: bool = False
+    format: Literal["none", "token_delimited", "channel_delimited"] = "none"
+    default_effort: Text | None = None
+    disabled_effort: Text | None = None
+
+
+class ToolingSection(FrozenModel):
+    """How the model calls tools, if it does."""
+
+    supports_tool_calling: bool = False
+    tool_call_format: Literal["generic", "gemma4", "gpt_oss", "dsml", "atem"] | None = None
+    builtin_tools: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
+
+
+class RuntimeSection(FrozenModel):
+    """How prompts are rendered and output is read."""
+
+    prompt_renderer: Text | None = None
+    output_parser: Text | None = None
+
+
+class LicenseSection(FrozenModel):
+    """Shown to people, never enforced."""
+
+    name: Text | None = None
+    url: Text | None = None
+    spdx_id: Text | None = None
+    notice: Text | None = None
+    display_name: Text | None = None
+
+
+class ScriptedSection(FrozenModel):
+    """What the `scripted` engine does: the deterministic stand-in for a model.
+
+    Times are milliseconds. A field left out means that nothing of the kind happens.
+    """
+
+    reply: Annotated[str, StringConstraints(max_length=65536)] = "The capital of France is Paris."
+    """Said word by word, over and over until the token budget is used, if `repeat`."""
+    repeat: bool = False
+    token_delay_ms: Annotated[int, Field(ge=0, le=600_000)] = 0
+    first_token_delay_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 0
+    load_delay_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 0
+    load_progress_every_ms: Annotated[int, Field(ge=0, le=600_000)] = 0
+    """How often the load reports progress; 0 means it never does (a hang, to an onlooker)."""
+    load_exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
+    """Exit with this code during the load, after `load_delay_ms`."""
+    load_stderr: Annotated[str, StringConstraints(max_length=8192)] = ""
+    load_signal: Annotated[int, Field(ge=1, le=64)] | None = None
+    exit_after_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Die (SIGKILL to itself) after so many tokens of one request."""
+    stall_after_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Say nothing more, and do not end, after so many tokens of one request."""
+    memory_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    """Resident memory that the process really takes after load."""
+    ignore_sigterm: bool = False
+    split_utf8: bool = False
+    """Cut tokens inside UTF-8 sequences, one byte a token."""
+
+
+class ModelCard(FrozenModel):
+    """One selectable model: identity, size, geometry, where it may run, where its bytes are."""
+
+    model_id: ModelIdField
+    source_repository: ModelIdField | None = None
+    source_revision: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")] | None = None
+    n_layers: Annotated[int, Field(gt=0, le=4096)]
+    hidden_size: Annotated[int, Field(gt=0, le=1 << 20)]
+    num_key_value_heads: Annotated[int, Field(gt=0, le=4096)] | None = None
+    supports_tensor: bool
+    tasks: Annotated[tuple[ModelTask, ...], Field(min_length=1, max_length=8)]
+    storage_size: StorageSize
+    family: Text | None = None
+    quantization: Text | None = None
+    base_model: Text | None = None
+    capabilities: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
+    context_length: Annotated[int, Field(ge=0, le=1 << 26)] = 0
+    """Advertised maximum in tokens; 0 is unknown."""
+    gguf_file: RelativePath | None = None
+    """The file the engine is given: first shard of the chosen quant."""
+    trust_remote_code: bool = False
+    """Kept for old files; a model that needs it is refused by name."""
+    gguf_cache_geometry: CacheGeometry | None = None
+    placement: PlacementSection = PlacementSection()
+    reasoning: ReasoningSection = ReasoningSection()
+    tooling: ToolingSection = ToolingSection()
+    runtime: RuntimeSection = RuntimeSection()
+    license: LicenseSection = LicenseSection()
+    source: ModelSource | None = None
+    scripted: ScriptedSection | None = None
+    generator: Text | None = None
+    """Program and revision that made this card; absent on a hand-written one."""
+
+    @model_validator(mode="after")
+    def _hold_together(self) -> "ModelCard":
+        if self.trust_remote_code:
+            msg = "trust_remote_code is never honoured: the model would run its repository's code"
+            raise ValueError(msg)
+        if self.supports_tensor and self.gguf_file is not None:
+            msg = "supports_tensor must be false for a GGUF model"
+            raise ValueError(msg)
+        if "scripted" in self.placement.compatible_backends and self.scripted is None:
+            msg = "a card for the scripted engine needs a [scripted] table"
+            raise ValueError(msg)
+        return self
+
+
+def card_digest(card: ModelCard) -> Digest:
+    """Digest a card's content: equal cards, however they were written, have equal digests."""
+    canonical = card.model_dump_json(exclude_defaults=True, by_alias=False).encode()
+    return Digest(hashlib.sha256(b"skulk card\0" + canonical).hexdigest())

@@ -1,0 +1,190 @@
+"""Intents: a command may be refused in `core.decide`; it is idempotent by its id."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, TypeAdapter
+
+from protocol.base import FrozenModel
+from protocol.cards import ModelCard
+from protocol.errors import ErrorBody
+from protocol.ids import CommandIdField, InstanceIdField, KeyIdField, ModelIdField, NodeIdField
+from protocol.instances import LaunchRecord, Phase
+from protocol.nodes import NodeCapabilities, NodeFacts, Role
+from protocol.placements import PlacementRequest, Plan
+from protocol.state import ClusterSettings, Scope
+
+LogLine = Annotated[str, StringConstraints(max_length=2000)]
+
+
+class AdmitMember(FrozenModel):
+    """Make a node a member, or renew what the cluster knows of it."""
+
+    kind: Literal["admit_member"] = "admit_member"
+    command_id: CommandIdField
+    node_id: NodeIdField
+    name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    public_key: str
+    addresses: tuple[str, ...] = ()
+    role: Role = "full"
+
+
+class ReportFacts(FrozenModel):
+    """A node's probe pass ended."""
+
+    kind: Literal["report_facts"] = "report_facts"
+    command_id: CommandIdField
+    node_id: NodeIdField
+    facts: NodeFacts
+    capabilities: NodeCapabilities
+
+
+class PlaceInstance(FrozenModel):
+    """Place a model by a whole plan; the instance gets this command's id.
+
+    The master re-plans on its own readings and takes exactly this plan, or refuses with
+    `placement.plan_changed`.
+    """
+
+    kind: Literal["place_instance"] = "place_instance"
+    command_id: CommandIdField
+    request: PlacementRequest
+    plan: Plan
+    card: ModelCard
+
+
+class StopInstance(FrozenModel):
+    """Stop an instance and forget it."""
+
+    kind: Literal["stop_instance"] = "stop_instance"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+
+
+class RetryInstance(FrozenModel):
+    """Try a failed instance again: an operator's word, or the breaker's."""
+
+    kind: Literal["retry_instance"] = "retry_instance"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+    after_attempt: int
+    """Refused when the instance has moved on since."""
+
+
+class ReportPhase(FrozenModel):
+    """A runner reached a phase; idempotent by (instance, rank, attempt, phase)."""
+
+    kind: Literal["report_phase"] = "report_phase"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+    node_id: NodeIdField
+    rank: Annotated[int, Field(ge=0, le=127)]
+    attempt: Annotated[int, Field(ge=0)]
+    phase: Phase
+    pid: int | None = None
+    launch: LaunchRecord | None = None
+
+
+class ReportFailure(FrozenModel):
+    """A runner ended badly; the master decides whether another attempt follows."""
+
+    kind: Literal["report_failure"] = "report_failure"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+    node_id: NodeIdField
+    rank: Annotated[int, Field(ge=0, le=127)]
+    attempt: Annotated[int, Field(ge=0)]
+    phase: Phase
+    error: ErrorBody
+    exit_code: int | None = None
+    signal: Annotated[str, StringConstraints(max_length=16)] | None = None
+    log_tail: Annotated[tuple[LogLine, ...], Field(max_length=20)] = ()
+    was_ready: bool
+
+
+class ReportDownload(FrozenModel):
+    """A download ended."""
+
+    kind: Literal["report_download"] = "report_download"
+    command_id: CommandIdField
+    node_id: NodeIdField
+    model_id: ModelIdField
+    size_bytes: int
+    error: ErrorBody | None = None
+
+
+class AddCard(FrozenModel):
+    """Add or replace a custom card."""
+
+    kind: Literal["add_card"] = "add_card"
+    command_id: CommandIdField
+    card: ModelCard
+
+
+class RemoveCard(FrozenModel):
+    """Remove a custom card."""
+
+    kind: Literal["remove_card"] = "remove_card"
+    command_id: CommandIdField
+    model_id: ModelIdField
+
+
+class CreateApiKey(FrozenModel):
+    """Make an API key valid; only the secret's hash travels."""
+
+    kind: Literal["create_api_key"] = "create_api_key"
+    command_id: CommandIdField
+    key_id: KeyIdField
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    secret_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    scope: Scope
+    expires_at_ms: int | None = None
+
+
+class RevokeApiKey(FrozenModel):
+    """Make an API key invalid."""
+
+    kind: Literal["revoke_api_key"] = "revoke_api_key"
+    command_id: CommandIdField
+    key_id: KeyIdField
+
+
+class ChangeSettings(FrozenModel):
+    """Replace the cluster settings."""
+
+    kind: Literal["change_settings"] = "change_settings"
+    command_id: CommandIdField
+    settings: ClusterSettings
+
+
+Command = Annotated[
+    AdmitMember
+    | ReportFacts
+    | PlaceInstance
+    | StopInstance
+    | RetryInstance
+    | ReportPhase
+    | ReportFailure
+    | ReportDownload
+    | AddCard
+    | RemoveCard
+    | CreateApiKey
+    | RevokeApiKey
+    | ChangeSettings,
+    Field(discriminator="kind"),
+]
+COMMAND: TypeAdapter[Command] = TypeAdapter(Command)
+
+
+class CommandReply(FrozenModel):
+    """A command was committed.
+
+    `durable` is `member` when another member's journal has it too, `local` when only this node's
+    has, and `memory` while the disk fails.
+    """
+
+    command_id: CommandIdField
+    term: int
+    seq: int
+    durable: Literal["member", "local", "memory"]
+    repeated: bool = False
+    """Answered from the dedupe window: the command had been decided before."""

@@ -1,0 +1,183 @@
+"""Facts: past tense, complete, applied by every node with the same result.
+
+An event has meaning only with its (term, seq); the journal's record carries both, with the command
+that caused it and the master's wall-clock stamp.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from protocol.base import FrozenModel
+from protocol.cards import ModelCard
+from protocol.ids import (
+    ClusterIdField,
+    CommandIdField,
+    InstanceIdField,
+    KeyIdField,
+    ModelIdField,
+    NodeIdField,
+)
+from protocol.instances import Instance, InstanceFailure, LaunchRecord, RunnerStatus
+from protocol.nodes import Member, NodeCapabilities, NodeFacts
+from protocol.state import ApiKey, ClusterSettings, DownloadOutcome, PlacementFailure
+
+
+class ClusterFounded(FrozenModel):
+    """The first event of a cluster."""
+
+    kind: Literal["cluster_founded"] = "cluster_founded"
+    cluster_id: ClusterIdField
+
+
+class MasterElected(FrozenModel):
+    """A term began; the record's term is this event's."""
+
+    kind: Literal["master_elected"] = "master_elected"
+    master: NodeIdField
+
+
+class MemberJoined(FrozenModel):
+    """A node became a member, or its name, addresses or role changed."""
+
+    kind: Literal["member_joined"] = "member_joined"
+    member: Member
+
+
+class MemberFactsReported(FrozenModel):
+    """A node's probe pass ended."""
+
+    kind: Literal["member_facts_reported"] = "member_facts_reported"
+    node_id: NodeIdField
+    facts: NodeFacts
+    capabilities: NodeCapabilities
+
+
+class InstancePlaced(FrozenModel):
+    """A plan became desired state."""
+
+    kind: Literal["instance_placed"] = "instance_placed"
+    instance: Instance
+
+
+class PlacementFailed(FrozenModel):
+    """An accepted placement could not be made."""
+
+    kind: Literal["placement_failed"] = "placement_failed"
+    failure: PlacementFailure
+
+
+class RunnerPhaseChanged(FrozenModel):
+    """A rank's process reached a phase."""
+
+    kind: Literal["runner_phase_changed"] = "runner_phase_changed"
+    instance_id: InstanceIdField
+    runner: RunnerStatus
+    launch: LaunchRecord | None = None
+    """With phase `ready`: what led there, kept as the model's last good launch."""
+
+
+class InstanceFailed(FrozenModel):
+    """An attempt ended badly; `failure.final` says whether another follows."""
+
+    kind: Literal["instance_failed"] = "instance_failed"
+    failure: InstanceFailure
+
+
+class InstanceRetried(FrozenModel):
+    """A new attempt began."""
+
+    kind: Literal["instance_retried"] = "instance_retried"
+    instance_id: InstanceIdField
+    attempt: int
+
+
+class InstanceStopRequested(FrozenModel):
+    """The instance is no longer wanted; its runners go."""
+
+    kind: Literal["instance_stop_requested"] = "instance_stop_requested"
+    instance_id: InstanceIdField
+
+
+class InstanceRemoved(FrozenModel):
+    """The last runner of an unwanted instance is gone."""
+
+    kind: Literal["instance_removed"] = "instance_removed"
+    instance_id: InstanceIdField
+
+
+class DownloadEnded(FrozenModel):
+    """A download ended, well or not."""
+
+    kind: Literal["download_ended"] = "download_ended"
+    outcome: DownloadOutcome
+
+
+class CardAdded(FrozenModel):
+    """A custom card was added or replaced."""
+
+    kind: Literal["card_added"] = "card_added"
+    card: ModelCard
+
+
+class CardRemoved(FrozenModel):
+    """A custom card was removed."""
+
+    kind: Literal["card_removed"] = "card_removed"
+    model_id: ModelIdField
+
+
+class ApiKeyCreated(FrozenModel):
+    """An API key is valid from here on, on all nodes."""
+
+    kind: Literal["api_key_created"] = "api_key_created"
+    key: ApiKey
+
+
+class ApiKeyRevoked(FrozenModel):
+    """An API key is valid no more."""
+
+    kind: Literal["api_key_revoked"] = "api_key_revoked"
+    key_id: KeyIdField
+
+
+class SettingsChanged(FrozenModel):
+    """Cluster settings changed."""
+
+    kind: Literal["settings_changed"] = "settings_changed"
+    settings: ClusterSettings
+
+
+Event = Annotated[
+    ClusterFounded
+    | MasterElected
+    | MemberJoined
+    | MemberFactsReported
+    | InstancePlaced
+    | PlacementFailed
+    | RunnerPhaseChanged
+    | InstanceFailed
+    | InstanceRetried
+    | InstanceStopRequested
+    | InstanceRemoved
+    | DownloadEnded
+    | CardAdded
+    | CardRemoved
+    | ApiKeyCreated
+    | ApiKeyRevoked
+    | SettingsChanged,
+    Field(discriminator="kind"),
+]
+EVENT: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+class SequencedEvent(FrozenModel):
+    """An event at its place in the log."""
+
+    term: Annotated[int, Field(ge=0)]
+    seq: Annotated[int, Field(ge=1)]
+    at_ms: int
+    """The master's wall clock, never stepping back within the log."""
+    command_id: CommandIdField | None
+    """The command that caused it; None for what the master decided by itself."""
+    event: Event

@@ -1,0 +1,105 @@
+"""Instances: a placed model, its shards, its runners, and how far they have come."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from protocol.base import FrozenModel
+from protocol.cards import ModelCard
+from protocol.errors import ErrorBody
+from protocol.ids import DigestField, InstanceIdField, ModelIdField, NodeIdField
+from protocol.placements import Plan
+
+Phase = Literal[
+    "pending",
+    "download",
+    "stage",
+    "spawn",
+    "load",
+    "probe",
+    "ready",
+    "stopping",
+    "stopped",
+    "failed",
+]
+"""In the order a runner goes through them; `stopping`, `stopped` and `failed` end it."""
+
+PHASE_ORDER: Final[tuple[Phase, ...]] = (
+    "pending",
+    "download",
+    "stage",
+    "spawn",
+    "load",
+    "probe",
+    "ready",
+)
+LOADING_PHASES: frozenset[Phase] = frozenset(PHASE_ORDER[:-1])
+
+DesiredPhase = Literal["running", "stopped"]
+
+
+class RunnerStatus(FrozenModel):
+    """Where one rank's process stands; reported by its node, idempotent by (attempt, phase)."""
+
+    rank: Annotated[int, Field(ge=0, le=127)]
+    node_id: NodeIdField
+    attempt: Annotated[int, Field(ge=0)]
+    phase: Phase
+    since_ms: int
+    pid: int | None = None
+
+
+class InstanceFailure(FrozenModel):
+    """Why an instance failed: what the process said and how it ended."""
+
+    instance_id: InstanceIdField
+    model_id: ModelIdField
+    node_id: NodeIdField | None
+    attempt: int
+    phase: Phase
+    error: ErrorBody
+    exit_code: int | None = None
+    signal: str | None = None
+    log_tail: Annotated[tuple[str, ...], Field(max_length=20)] = ()
+    """The last lines of the engine's log, oldest first."""
+    at_ms: int
+    final: bool
+    """No further attempt follows until an operator acts."""
+
+
+class LaunchRecord(FrozenModel):
+    """The launch that last became ready: what a restart repeats."""
+
+    context_tokens: int
+    slots: int
+    argv_digest: DigestField
+    ready_at_ms: int
+    load_ms: int
+
+
+class Instance(FrozenModel):
+    """A desired placement and what is known of its runners."""
+
+    instance_id: InstanceIdField
+    model_id: ModelIdField
+    plan: Plan
+    card: ModelCard
+    """The card as it was when the plan was made; the plan names its digest."""
+    desired: DesiredPhase = "running"
+    attempt: int = 1
+    runners: tuple[RunnerStatus, ...] = ()
+    failure: InstanceFailure | None = None
+    launch: LaunchRecord | None = None
+    placed_at_ms: int
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the whole: failed if any rank is, else the least advanced rank's."""
+        if self.failure is not None and self.failure.final:
+            return "failed"
+        if self.desired == "stopped":
+            return "stopping"
+        if len(self.runners) < len(self.plan.shards):
+            return "pending"
+        reached = {runner.phase for runner in self.runners}
+        return next((phase for phase in PHASE_ORDER if phase in reached), "pending")

@@ -1,0 +1,127 @@
+"""What a node is: the facts that its own probes found, and what follows from them.
+
+Facts change rarely and live in State. What moves (free memory, utilisation) is a reading
+(protocol/readings.py).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from protocol.base import FrozenModel
+from protocol.cards import BackendTag, Compute, EngineName
+from protocol.ids import NodeIdField
+
+Role = Literal["full", "management"]
+"""`management`: votes, serves the API, keeps files, and is never planned onto."""
+
+ConflictCode = Literal[
+    "gpu_serving_disabled",
+    "gpu_detection_degraded",
+    "invalid_engine_binary",
+    "backend_override_conflict",
+    "engine_cpu_unsupported",
+]
+Level = Literal["ok", "warning", "error"]
+
+
+class CapabilityConflict(FrozenModel):
+    """Two sources disagree about what this node can run, or a build cannot run here."""
+
+    code: ConflictCode
+    level: Level
+    observed: str
+    declared: str
+    message: str
+    remediation: str
+
+
+class Accelerator(FrozenModel):
+    """One compute device besides the CPU, and how it was seen."""
+
+    index: Annotated[int, Field(ge=0)]
+    vendor: Literal["nvidia", "amd", "intel", "apple", "other"]
+    name: str
+    compute: Compute
+    memory_bytes: int | None = None
+    """Memory that an engine can really use; None is unknown, never 0."""
+    unified: bool = False
+    seen_by: str
+
+
+class EngineFacts(FrozenModel):
+    """One engine build found on the node."""
+
+    engine: EngineName
+    provider: Literal["binary", "hosted", "builtin"]
+    """An executable; a Python package hosted in a child; or part of skulk itself."""
+    path: str = ""
+    version: str = ""
+    computes: tuple[Compute, ...] = ()
+    """What the build itself reports it can compute on."""
+    usable: bool
+    reason: str = ""
+    """Why not, when it is not usable."""
+    overhead_bytes: Annotated[int, Field(ge=0)] = 0
+    """Resident memory of the process beside weights and cache, measured for this build."""
+    default_slots: Annotated[int, Field(ge=1, le=256)] = 1
+    """Requests served at a time when nobody asks for a number."""
+
+
+class NodeFacts(FrozenModel):
+    """What one probe pass found; the input of `core.facts.derive_backends`."""
+
+    hostname: str
+    os: str
+    arch: str
+    cpu_model: str = ""
+    cpu_features: tuple[str, ...] = ()
+    n_cpus: Annotated[int, Field(ge=1)]
+    """Under quota and affinity; what an engine may really use."""
+    memory_bytes: Annotated[int, Field(ge=0)]
+    """RAM under cgroup limits; swap is not counted."""
+    accelerators: tuple[Accelerator, ...] = ()
+    engines: tuple[EngineFacts, ...] = ()
+    declared_backends: tuple[BackendTag, ...] | None = None
+    """SKULK_BACKENDS, when an operator overrides what was found."""
+    override_error: str = ""
+    """An override such as SKULK_LLAMA_SERVER_BIN that does not work, in words."""
+    override_path: str = ""
+    disk_total_bytes: int | None = None
+    build: str = ""
+
+
+class NodeCapabilities(FrozenModel):
+    """What follows from the facts: what may be planned here, and what stands in the way."""
+
+    backends: tuple[BackendTag, ...] = ()
+    conflicts: tuple[CapabilityConflict, ...] = ()
+
+
+class Member(FrozenModel):
+    """A node as the cluster knows it."""
+
+    node_id: NodeIdField
+    name: str
+    public_key: str
+    addresses: tuple[str, ...] = ()
+    role: Role = "full"
+    facts: NodeFacts | None = None
+    """None until the node's first probe pass has been reported."""
+    capabilities: NodeCapabilities = NodeCapabilities()
+
+
+class HealthReason(FrozenModel):
+    """Why a node is not well, with what to do about it."""
+
+    code: str
+    level: Level
+    message: str
+    remediation: str
+
+
+class NodeHealth(FrozenModel):
+    """A node's health as State and readings show it; derived, never stored."""
+
+    level: Level
+    reasons: tuple[HealthReason, ...] = ()

@@ -1,0 +1,90 @@
+"""Telemetry readings: last write wins, never in State, never in the journal.
+
+An unknown value is None, never 0. `at_s` is the monotonic time of the process that received it.
+"""
+
+from dataclasses import dataclass, field
+
+from protocol.ids import InstanceId, ModelId, NodeId
+from protocol.instances import Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReading:
+    """What moves on one node."""
+
+    node_id: NodeId
+    at_s: float
+    memory_available_bytes: int | None
+    """RAM an engine could take now, without swap, under cgroup limits."""
+    accelerator_free_bytes: tuple[int | None, ...] = ()
+    disk_free_bytes: int | None = None
+    """On the volume that holds the models."""
+    cpu_ratio: float | None = None
+    loop_lag_s: float | None = None
+    journal_durable: bool = True
+    journal_unwritten: int = 0
+    """Records counted but not on disk since the disk failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseProgress:
+    """How far one runner is in its present phase."""
+
+    instance_id: InstanceId
+    node_id: NodeId
+    rank: int
+    attempt: int
+    phase: Phase
+    since_s: float
+    at_s: float
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    rate_bytes_s: float | None = None
+    eta_s: float | None = None
+    """Only once a rate has been measured."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferReading:
+    """How far one download is."""
+
+    node_id: NodeId
+    model_id: ModelId
+    at_s: float
+    phase: str
+    done_bytes: int
+    total_bytes: int | None
+    rate_bytes_s: float | None
+    eta_s: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceReading:
+    """What one instance is doing for clients."""
+
+    instance_id: InstanceId
+    node_id: NodeId
+    at_s: float
+    in_flight: int
+    queued: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """A snapshot of all last values, as cores are handed it."""
+
+    nodes: dict[NodeId, NodeReading] = field(default_factory=dict[NodeId, NodeReading])
+    progress: dict[tuple[InstanceId, int], PhaseProgress] = field(
+        default_factory=dict[tuple[InstanceId, int], PhaseProgress]
+    )
+    """Keyed by (instance, rank)."""
+    transfers: dict[tuple[NodeId, ModelId], TransferReading] = field(
+        default_factory=dict[tuple[NodeId, ModelId], TransferReading]
+    )
+    instances: dict[InstanceId, InstanceReading] = field(
+        default_factory=dict[InstanceId, InstanceReading]
+    )

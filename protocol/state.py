@@ -1,0 +1,109 @@
+"""ClusterState: the value folded from events, the same on every node for the same log prefix.
+
+No floats, no secrets, nothing per request. Mappings are never mutated; `core.apply` copies what it
+changes.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from protocol.base import FrozenModel
+from protocol.cards import ModelCard
+from protocol.errors import ErrorBody
+from protocol.ids import (
+    ClusterIdField,
+    CommandId,
+    CommandIdField,
+    InstanceId,
+    InstanceIdField,
+    KeyId,
+    KeyIdField,
+    ModelId,
+    ModelIdField,
+    NodeId,
+    NodeIdField,
+)
+from protocol.instances import Instance, InstanceFailure, LaunchRecord
+from protocol.nodes import Member
+
+STATE_SCHEMA = 1
+DEDUPE_WINDOW = 1024
+FAILURES_KEPT = 64
+
+Scope = Literal["infer", "read", "operate", "admin"]
+SCOPES: tuple[Scope, ...] = ("infer", "read", "operate", "admin")
+"""Each includes the ones before it."""
+
+
+class ApiKey(FrozenModel):
+    """An API key as State keeps it: only a hash of the secret."""
+
+    key_id: KeyIdField
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    secret_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    """Of the secret half; it has 160 random bits, so a slow hash would add nothing."""
+    scope: Scope
+    created_at_ms: int
+    expires_at_ms: int | None = None
+
+
+class CommandResult(FrozenModel):
+    """What a command led to; a repetition is answered from here."""
+
+    command_id: CommandIdField
+    term: int
+    seq: int
+
+
+class DownloadOutcome(FrozenModel):
+    """How the last download of a model on a node ended."""
+
+    node_id: NodeIdField
+    model_id: ModelIdField
+    at_ms: int
+    size_bytes: int
+    error: ErrorBody | None = None
+
+
+class PlacementFailure(FrozenModel):
+    """A placement that was accepted and then could not be made; kept under its command id."""
+
+    instance_id: InstanceIdField
+    model_id: ModelIdField
+    at_ms: int
+    error: ErrorBody
+
+
+class ClusterSettings(FrozenModel):
+    """Settings that hold for the whole cluster."""
+
+    loopback: Literal["open", "keyed"] = "open"
+    """Whether peers on loopback need an API key."""
+
+
+class ClusterState(FrozenModel):
+    """Everything the cluster agrees on."""
+
+    state_schema: Annotated[int, Field(ge=1)] = STATE_SCHEMA
+    cluster_id: ClusterIdField
+    term: int = 0
+    seq: int = 0
+    """Position of the last applied event; continuous over all terms."""
+    at_ms: int = 0
+    """The newest master stamp in the log."""
+    master: NodeIdField | None = None
+    members: dict[NodeId, Member] = {}
+    instances: dict[InstanceId, Instance] = {}
+    failures: tuple[InstanceFailure, ...] = ()
+    placement_failures: tuple[PlacementFailure, ...] = ()
+    launches: dict[ModelId, LaunchRecord] = {}
+    """Last launch of each model that became ready."""
+    downloads: dict[str, DownloadOutcome] = {}
+    """Keyed by `<node id>/<model id>`."""
+    cards: dict[ModelId, ModelCard] = {}
+    """Custom cards; bundled ones are not replicated."""
+    api_keys: dict[KeyId, ApiKey] = {}
+    settings: ClusterSettings = ClusterSettings()
+    results: dict[CommandId, CommandResult] = {}
+    """The dedupe window, oldest first, at most DEDUPE_WINDOW."""

@@ -1,0 +1,88 @@
+"""Inference requests as they travel from the API node to the worker, and sampling.
+
+A task is independent of the dialect that it came in by. It is built once a request; what comes
+back is frames (protocol/data_frames.py), of which there are many.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from protocol.base import FrozenModel
+from protocol.ids import CommandIdField, ModelIdField
+
+ChatRole = Literal["system", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+"""There is no `error`: a failure is a terminal frame with an error body."""
+
+
+class ToolCall(FrozenModel):
+    """A call the model made in an earlier turn."""
+
+    id: Annotated[str, StringConstraints(max_length=256)]
+    name: Annotated[str, StringConstraints(max_length=256)]
+    arguments: str
+    """JSON text, as the model wrote it."""
+
+
+class ChatMessage(FrozenModel):
+    """One turn. Content parts are joined and roles normalized before a task is built."""
+
+    role: ChatRole
+    content: str
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class ToolDefinition(FrozenModel):
+    """A function that the client offers."""
+
+    name: Annotated[str, StringConstraints(max_length=256)]
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    """A JSON schema."""
+
+
+class Sampling(FrozenModel):
+    """How the next token is chosen; None leaves it to the engine's default."""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_context_size: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+
+
+class ResponseFormat(FrozenModel):
+    """Structured output that the engine's grammar enforces."""
+
+    kind: Literal["json_object", "json_schema"]
+    json_schema: dict[str, Any] | None = None
+
+
+class ChatTask(FrozenModel):
+    """One chat completion for one instance.
+
+    `max_tokens` None means: what is left of the window, at most the server's default.
+    """
+
+    command_id: CommandIdField
+    model_id: ModelIdField
+    messages: tuple[ChatMessage, ...]
+    sampling: Sampling = Sampling()
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    stop: Annotated[tuple[str, ...], Field(max_length=16)] = ()
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    """Alternatives per token; 0 is the chosen token alone, None is no logprobs."""
+    tools: Annotated[tuple[ToolDefinition, ...], Field(max_length=256)] = ()
+    tool_choice: Annotated[str, StringConstraints(max_length=256)] = "auto"
+    """`auto`, `none`, `required`, or `=name` for one function."""
+    response_format: ResponseFormat | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: str | None = None
