@@ -56,14 +56,27 @@ class PackageSource(FrozenModel):
     files: Annotated[tuple[ArtifactFile, ...], Field(min_length=1, max_length=64)]
 
 
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4096)]
+
+
+class LocalPart(FrozenModel):
+    """A further part of a split set, where it lay when it was imported."""
+
+    path: AbsolutePath
+    size_bytes: Annotated[int, Field(gt=0, le=1 << 46)]
+    modified_ns: int = 0
+
+
 class LocalSource(FrozenModel):
     """A file that is already on this machine and is used where it lies."""
 
     kind: Literal["local"] = "local"
-    path: Annotated[str, StringConstraints(pattern=r"^/", max_length=4096)]
+    path: AbsolutePath
     size_bytes: Annotated[int, Field(gt=0, le=1 << 46)]
     modified_ns: int = 0
     """Of the file when it was imported; a later change makes the artifact incomplete."""
+    further_parts: Annotated[tuple[LocalPart, ...], Field(max_length=511)] = ()
+    """Of a split set: parts 2 to n. `path` is part 1, the one that the engine is given."""
 
 
 class HubSource(FrozenModel):
@@ -120,11 +133,118 @@ class ToolingSection(FrozenModel):
     builtin_tools: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
 
 
+Revision = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Depth = Annotated[int, Field(ge=0, le=64)]
+TokenId = Annotated[int, Field(ge=0, le=1 << 31)]
+
+
+class ModalitiesSection(FrozenModel):
+    """What a text model takes besides text."""
+
+    supports_audio_input: bool = False
+    supports_native_multimodal: bool = False
+
+
+class VisionSection(FrozenModel):
+    """How a text model is shown images."""
+
+    image_token_id: TokenId | None = None
+    model_type: Text | None = None
+    weights_repo: ModelIdField | None = None
+    weights_revision: Revision | None = None
+    image_token: Text | None = None
+    processor_repo: ModelIdField | None = None
+    processor_revision: Revision | None = None
+    boi_token_id: TokenId | None = None
+    eoi_token_id: TokenId | None = None
+    projector_file: RelativePath | None = None
+    projector_size: StorageSize | None = None
+
+    @model_validator(mode="after")
+    def _hold_together(self) -> "VisionSection":
+        if (self.projector_file is None) != (self.projector_size is None):
+            msg = "projector_file and projector_size are set together"
+            raise ValueError(msg)
+        return self
+
+
 class RuntimeSection(FrozenModel):
-    """How prompts are rendered and output is read."""
+    """How prompts are rendered, output is read, and drafts are made."""
 
     prompt_renderer: Text | None = None
     output_parser: Text | None = None
+    metal_fast_synch: bool | None = None
+    mtp_heads: Depth | None = None
+    mtp_max_depth: Depth | None = None
+    mtp_sidecar_repo: ModelIdField | None = None
+    mtp_sidecar_revision: Revision | None = None
+    mtp_norm_convention: Text | None = None
+    mtp_concat_order: Text | None = None
+    assistant_model_repo: ModelIdField | None = None
+    assistant_model_revision: Revision | None = None
+    speculative_multi_node: bool | None = None
+    served_spec_type: (
+        Literal["none", "draft_mtp", "draft_eagle3", "draft_simple", "draft_dflash", "ngram"] | None
+    ) = None
+    served_spec_n_max: Depth | None = None
+    served_spec_draft_repo: ModelIdField | None = None
+    served_spec_draft_revision: Revision | None = None
+    served_spec_draft_file: RelativePath | None = None
+    vllm_spec_method: Literal["mtp", "dflash"] | None = None
+    vllm_spec_num_tokens: Depth | None = None
+    vllm_spec_draft_repo: ModelIdField | None = None
+    vllm_spec_draft_revision: Revision | None = None
+    vllm_tool_call_parser: Text | None = None
+    vllm_reasoning_parser: Text | None = None
+
+    @model_validator(mode="after")
+    def _hold_together(self) -> "RuntimeSection":
+        if self.vllm_spec_num_tokens is not None and self.vllm_spec_method is None:
+            msg = "vllm_spec_num_tokens needs a vllm_spec_method"
+            raise ValueError(msg)
+        if self.vllm_spec_method == "dflash" and self.vllm_spec_draft_repo is None:
+            msg = "vllm_spec_method dflash needs a vllm_spec_draft_repo"
+            raise ValueError(msg)
+        if self.vllm_spec_method == "mtp" and self.vllm_spec_draft_repo is not None:
+            msg = "vllm_spec_method mtp has its draft inside and forbids a vllm_spec_draft_repo"
+            raise ValueError(msg)
+        return self
+
+
+class ComponentSection(FrozenModel):
+    """One part of a model whose weights lie in several folders."""
+
+    component_name: Text
+    component_path: Text
+    storage_size: StorageSize
+    n_layers: Annotated[int, Field(gt=0, le=4096)] | None = None
+    can_shard: bool = False
+    safetensors_index_filename: RelativePath | None = None
+
+
+class BundleFile(FrozenModel):
+    """One file of an artifact bundle, by the object that holds it."""
+
+    path: RelativePath
+    size_bytes: Annotated[int, Field(ge=0, le=1 << 46)]
+    object_id: Text
+
+
+class ArtifactBundle(FrozenModel):
+    """A fixed set of files that is fetched as one."""
+
+    bundle_id: Annotated[str, StringConstraints(pattern=r"^bundle_[a-z2-7]{52}$")]
+    root: Text
+    files: Annotated[tuple[BundleFile, ...], Field(min_length=1, max_length=1024)]
+    download_size: StorageSize
+
+    @model_validator(mode="after")
+    def _hold_together(self) -> "ArtifactBundle":
+        total = sum(file.size_bytes for file in self.files)
+        if total != self.download_size.in_bytes:
+            msg = f"download_size is {self.download_size.in_bytes}, the files sum to {total}"
+            raise ValueError(msg)
+        return self
 
 
 class LicenseSection(FrozenModel):
@@ -188,10 +308,14 @@ class ModelCard(FrozenModel):
     """The file the engine is given: first shard of the chosen quant."""
     trust_remote_code: bool = False
     """Kept for old files; a model that needs it is refused by name."""
+    components: Annotated[tuple[ComponentSection, ...], Field(max_length=64)] = ()
+    artifact_bundle: ArtifactBundle | None = None
     gguf_cache_geometry: CacheGeometry | None = None
     placement: PlacementSection = PlacementSection()
     reasoning: ReasoningSection = ReasoningSection()
     tooling: ToolingSection = ToolingSection()
+    modalities: ModalitiesSection = ModalitiesSection()
+    vision: VisionSection | None = None
     runtime: RuntimeSection = RuntimeSection()
     license: LicenseSection = LicenseSection()
     source: ModelSource | None = None

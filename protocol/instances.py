@@ -102,4 +102,7 @@ class Instance(FrozenModel):
         if len(self.runners) < len(self.plan.shards):
             return "pending"
         reached = {runner.phase for runner in self.runners}
-        return next((phase for phase in PHASE_ORDER if phase in reached), "pending")
+        for phase in PHASE_ORDER:
+            if phase in reached:
+                return phase
+        return "pending"
