@@ -1,0 +1,166 @@
+"""Structured logs: one JSON object a line, in a capped file and on standard error.
+
+Standard output is never written: it belongs to whoever reads the daemon's answers. A full disk
+costs log lines, which are counted, and nothing else.
+"""
+
+import contextlib
+import json
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TextIO, final
+
+LOG_FILE_NAME: Final = "skulkd.jsonl"
+MAX_FILE_BYTES: Final = 8 << 20
+N_FILES: Final = 4
+"""The current file and its predecessors `.1` to `.3`: 32 MiB in all."""
+
+command_id: ContextVar[str | None] = ContextVar("command_id", default=None)
+"""The causal chain that the running task works for; stamped on its log lines."""
+
+_STANDARD_FIELDS: Final = frozenset(
+    vars(logging.LogRecord("", 0, "", 0, "", None, None)).keys()
+) | {"message", "asctime", "taskName"}
+
+
+@final
+class JsonFormatter(logging.Formatter):
+    """One line: `ts`, `level`, `logger`, `msg`, `command_id` and whatever `extra` holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Give the record as JSON; a value that JSON does not know is given as its text."""
+        line: dict[str, object] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        line |= _extras(record)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+@final
+class HumanFormatter(logging.Formatter):
+    """One line for a person at a terminal, local time; a traceback follows below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Give the record as text."""
+        time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
+        extras = "".join(f" {key}={value}" for key, value in _extras(record).items())
+        room = record.name.removeprefix("skulkd.")
+        text = f"{time} {record.levelname.lower():<8} {room}: {record.getMessage()}{extras}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def _extras(record: logging.LogRecord) -> dict[str, object]:
+    extras = {key: value for key, value in vars(record).items() if key not in _STANDARD_FIELDS}
+    chain = extras.pop("command_id", None) or command_id.get()
+    return {"command_id": chain, **extras} if chain else extras
+
+
+@final
+class CappedFileHandler(logging.Handler):
+    """Appends lines to a file; when it is full, it becomes `.1`, and so on up to the cap.
+
+    The standard library's rotating handler would do, but importing it loads sockets and pickle.
+
+    Args:
+        path: The current file; its directory exists.
+        max_bytes: The size from which a file is closed.
+        n_files: How many files there are at most.
+    """
+
+    def __init__(
+        self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, n_files: int = N_FILES
+    ) -> None:
+        super().__init__()
+        self._path = path
+        self._max_bytes = max_bytes
+        self._n_files = n_files
+        self._file = path.open("ab", buffering=0)
+        self._size_bytes = path.stat().st_size
+        self.n_dropped_lines = 0
+        """Lines that the disk did not take."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; never raises."""
+        try:
+            line = self.format(record).encode("utf-8", "backslashreplace") + b"\n"
+            if self._size_bytes + len(line) > self._max_bytes and self._size_bytes > 0:
+                self._rotate()
+            self._size_bytes += self._file.write(line)
+        except OSError:
+            self.n_dropped_lines += 1
+        except (TypeError, ValueError):
+            # A log call whose arguments do not fit its text; shown where the daemon's other
+            # complaints go.
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+    def _rotate(self) -> None:
+        for number in range(self._n_files - 1, 0, -1):
+            source = self._numbered(number - 1)
+            with contextlib.suppress(FileNotFoundError):
+                source.replace(self._numbered(number))
+        self._file.close()
+        self._file = self._path.open("ab", buffering=0)
+        self._size_bytes = 0
+
+    def _numbered(self, number: int) -> Path:
+        return self._path if number == 0 else self._path.with_name(f"{self._path.name}.{number}")
+
+
+@final
+class Logs:
+    """The process's log set-up; undone by `close`.
+
+    Args:
+        directory: Where the file goes; it exists. None writes to standard error only.
+        level: The lowest level that is written.
+        stderr: Where the other copy goes: for people when it is a terminal, JSON otherwise.
+    """
+
+    def __init__(
+        self, *, directory: Path | None, level: int = logging.INFO, stderr: TextIO | None = None
+    ) -> None:
+        stream = sys.stderr if stderr is None else stderr
+        screen = logging.StreamHandler(stream)
+        screen.setFormatter(HumanFormatter() if stream.isatty() else JsonFormatter())
+        self._handlers: list[logging.Handler] = [screen]
+        self._file: CappedFileHandler | None = None
+        if directory is not None:
+            self._file = CappedFileHandler(directory / LOG_FILE_NAME)
+            self._file.setFormatter(JsonFormatter())
+            self._handlers.append(self._file)
+        root = logging.getLogger()
+        self._previous_level = root.level
+        root.setLevel(level)
+        for handler in self._handlers:
+            root.addHandler(handler)
+
+    @property
+    def n_dropped_lines(self) -> int:
+        """Lines that the disk did not take since the start."""
+        return 0 if self._file is None else self._file.n_dropped_lines
+
+    def close(self) -> None:
+        """Remove and close the handlers; idempotent."""
+        root = logging.getLogger()
+        for handler in self._handlers:
+            root.removeHandler(handler)
+            handler.close()
+        self._handlers.clear()
+        root.setLevel(self._previous_level)
