@@ -1,0 +1,529 @@
+"""Bodies of the control API: what the CLI and the terminal UI send to a node and get back.
+
+Requests are snake_case (camelCase is accepted too). Of the answers, documents derived from State
+(`/state`, instances, previews, events) are camelCase on the wire and all others snake_case; the
+types here read either. Unknown fields of a request are refused by name; a reader of answers that
+wants to meet newer nodes parses with `read_answer`.
+"""
+
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import Field, StringConstraints
+
+from protocol.base import FrozenModel
+from protocol.cards import BackendTag, EngineName
+from protocol.errors import DetailValue, ErrorBody, ErrorCode
+from protocol.ids import (
+    ClusterIdField,
+    CommandIdField,
+    DigestField,
+    InstanceId,
+    InstanceIdField,
+    KeyIdField,
+    ModelId,
+    ModelIdField,
+    NodeId,
+    NodeIdField,
+)
+from protocol.instances import DesiredPhase, InstanceFailure, LaunchRecord, Phase
+from protocol.nodes import CapabilityConflict, Member, Role
+from protocol.placements import (
+    ContextTokens,
+    PlacementRequest,
+    Plan,
+    Refusal,
+    Shape,
+    Slots,
+)
+from protocol.state import ClusterSettings, DownloadOutcome, PlacementFailure, Scope
+
+COMMAND_ID_HEADER: Final = "x-skulk-command-id"
+"""On every answer of an inference route and of a state-changing one."""
+API_KEY_PREFIX: Final = "skulk-"
+API_KEY_PATTERN: Final = r"^skulk-([a-z2-7]{8})-([a-z2-7]{32})$"
+"""`skulk-<letters of the key id>-<secret>`; the secret has 160 random bits."""
+
+Durability = Literal["member", "local", "memory"]
+
+
+# ---- Requests ------------------------------------------------------------------------------
+
+
+class PlaceInstanceBody(FrozenModel):
+    """`POST /place_instance`: place a model; what is left out is the planner's choice.
+
+    `sharding` and `instance_meta` are the original's words for a shape: `Tensor` and `LlamaRpc`
+    ask for that shape, `Pipeline` for several nodes in a row when `min_nodes` is above 1.
+    """
+
+    model_id: ModelIdField
+    sharding: Literal["Pipeline", "Tensor"] | None = None
+    instance_meta: Literal["MlxRing", "MlxJaccl", "LlamaRpc"] | None = None
+    min_nodes: Annotated[int, Field(ge=1, le=128)] = 1
+    excluded_nodes: Annotated[tuple[NodeIdField, ...], Field(max_length=128)] = ()
+    nodes: Annotated[tuple[NodeIdField, ...], Field(max_length=128)] = ()
+    shape: Shape | None = None
+    backend: BackendTag | None = None
+    context_tokens: ContextTokens | None = None
+    slots: Slots | None = None
+    plan_id: DigestField | None = None
+    """Place exactly this plan of an earlier preview, or answer 409 with the plan of now."""
+
+
+class ExactPlacement(FrozenModel):
+    """`GET /instance/placement` and `POST /instance`: a request with one whole plan for it."""
+
+    request: PlacementRequest
+    plan: Plan
+
+
+class ImportModelBody(FrozenModel):
+    """`POST /models/add` and `/models/import`: make a card for a GGUF file on this node."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4096)]
+    model_id: ModelIdField | None = None
+    """None derives an id from the file's own header and name."""
+
+
+class CreateKeyBody(FrozenModel):
+    """`POST /v1/keys`."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    scope: Scope = "infer"
+    expires_in_s: Annotated[int, Field(ge=60, le=10 * 366 * 86400)] | None = None
+
+
+class OpenApiBody(FrozenModel):
+    """`POST /v1/api/open`: listen beyond loopback."""
+
+    host: Annotated[str, StringConstraints(min_length=1, max_length=255)] = "0.0.0.0"
+    persist: bool = True
+    """Also after a restart of the daemon."""
+
+
+# ---- Answers -------------------------------------------------------------------------------
+
+
+class CommandAccepted(FrozenModel):
+    """202 or 200: a change is committed; what follows from it is told by the instance."""
+
+    message: str
+    command_id: CommandIdField
+    instance_id: InstanceIdField | None = None
+    model_id: ModelIdField | None = None
+    plan: Plan | None = None
+    durable: Durability
+    term: int
+    seq: int
+
+
+class CancelReply(FrozenModel):
+    """`POST /v1/cancel/{command_id}`."""
+
+    message: str
+    command_id: CommandIdField
+
+
+class ProgressView(FrozenModel):
+    """How far one runner is in its present phase; None is unknown, never 0."""
+
+    rank: int
+    node_id: NodeIdField
+    attempt: int
+    phase: Phase
+    phase_s: float
+    """Seconds in this phase so far."""
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    rate_bytes_s: float | None = None
+    eta_s: float | None = None
+    """Only once a rate has been measured."""
+    note: str = ""
+
+
+class RunnerView(FrozenModel):
+    """Where one rank's process stands."""
+
+    rank: int
+    node_id: NodeIdField
+    attempt: int
+    phase: Phase
+    since_ms: int
+    pid: int | None = None
+
+
+class InstanceView(FrozenModel):
+    """An instance as `/state` and `GET /instance/{id}` show it."""
+
+    instance_id: InstanceIdField
+    model_id: ModelIdField
+    phase: Phase
+    desired: DesiredPhase
+    attempt: int
+    plan: Plan
+    runners: tuple[RunnerView, ...] = ()
+    progress: tuple[ProgressView, ...] = ()
+    """Of the runners that are on their way; empty once all are ready."""
+    failure: InstanceFailure | None = None
+    launch: LaunchRecord | None = None
+    placed_at_ms: int
+    context_token_limit: int
+    """Window of one request, in tokens."""
+    slots: int
+    in_flight: int | None = None
+    queued: int | None = None
+
+
+class PreviewsDocument(FrozenModel):
+    """`GET /instance/previews`: plans in order of preference, and why others are refused."""
+
+    model_id: ModelIdField
+    card_digest: DigestField | None = None
+    request: PlacementRequest
+    plans: tuple[Plan, ...] = ()
+    """The first is what `POST /place_instance` would take; `alternative` marks other hosts."""
+    refusals: tuple[Refusal, ...] = ()
+    missing_facts: tuple[str, ...] = ()
+
+
+HealthLevel = Literal["ok", "warn", "error"]
+
+
+class HealthReasonView(FrozenModel):
+    """One thing that is wrong with a node, and what to do about it."""
+
+    code: str
+    level: HealthLevel
+    message: str
+    remediation: str
+
+
+class NodeHealthView(FrozenModel):
+    """The health of one node."""
+
+    level: HealthLevel
+    reasons: tuple[HealthReasonView, ...] = ()
+
+
+class NodeResourcesView(FrozenModel):
+    """What one node has and how much of it is free; None is unknown, never 0."""
+
+    name: str
+    role: Role
+    backends: tuple[BackendTag, ...] = ()
+    capability_conflicts: tuple[CapabilityConflict, ...] = ()
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    accelerator_free_bytes: tuple[int | None, ...] = ()
+    disk_total_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    cpu_ratio: float | None = None
+    loop_lag_s: float | None = None
+    journal_durable: bool = True
+    journal_unwritten: int = 0
+    reading_age_s: float | None = None
+    """Seconds since the node was last heard; None when it never was."""
+
+
+class StateDocument(FrozenModel):
+    """`GET /state`: the cluster as this node sees it, with what is derived from it."""
+
+    node_id: NodeIdField
+    """The node that answered."""
+    boot_id: str
+    cluster_id: ClusterIdField
+    term: int
+    seq: int
+    at_ms: int
+    master: NodeIdField | None = None
+    members: dict[NodeId, Member] = {}
+    instances: dict[InstanceId, InstanceView] = {}
+    failures: tuple[InstanceFailure, ...] = ()
+    placement_failures: tuple[PlacementFailure, ...] = ()
+    launches: dict[ModelId, LaunchRecord] = {}
+    downloads: dict[str, DownloadOutcome] = {}
+    """How the last download of each `<node id>/<model id>` ended."""
+    transfers: tuple["TransferStatus", ...] = ()
+    """Downloads under way, on all nodes."""
+    custom_models: tuple[ModelIdField, ...] = ()
+    api_keys: int = 0
+    """How many; their names need the scope `admin`."""
+    settings: ClusterSettings = ClusterSettings()
+    node_health: dict[NodeId, NodeHealthView] = {}
+    node_resources: dict[NodeId, NodeResourcesView] = {}
+
+
+class EventView(FrozenModel):
+    """One event of the log; secrets and their hashes are left out."""
+
+    term: int
+    seq: int
+    at_ms: int
+    command_id: CommandIdField | None = None
+    kind: str
+    event: dict[str, Any]
+
+
+class EventsDocument(FrozenModel):
+    """`GET /events`: kept events in order."""
+
+    events: tuple[EventView, ...] = ()
+    next_after_seq: int
+    """What to ask for next."""
+    last_seq: int
+    """The newest in the log."""
+
+
+class ModelEntry(FrozenModel):
+    """One model of the catalogue, as OpenAI clients read it, with more."""
+
+    id: ModelIdField
+    object: Literal["model"] = "model"
+    created: int = 0
+    """Seconds since 1970; 0 when the card does not say."""
+    owned_by: str
+    name: str
+    tasks: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    """`custom`, `installed`, `placed`, `ready`, as far as they hold."""
+    family: str = ""
+    quantization: str = ""
+    storage_size_bytes: int
+    context_length: int
+    """What the model was trained for, in tokens; 0 is unknown."""
+    context_window: int | None = None
+    """What a placed instance serves; None while none is placed."""
+    backends: tuple[BackendTag, ...] = ()
+    source: Literal["package", "local", "hub", "none"] = "none"
+    installed: bool = False
+    """The files are complete on this node."""
+    placed: bool = False
+    ready: bool = False
+    license: str = ""
+
+
+class ModelList(FrozenModel):
+    """`GET /v1/models` and `GET /models`."""
+
+    object: Literal["list"] = "list"
+    data: tuple[ModelEntry, ...] = ()
+
+
+FoundSource = Literal["hf", "ollama", "lmstudio", "llamacpp"]
+
+
+class FoundModelView(FrozenModel):
+    """A model file that another program left on this machine."""
+
+    source: FoundSource
+    name: str
+    path: str
+    size_bytes: int
+    model_id: ModelIdField | None = None
+    """The id under which it would be, or already is, imported."""
+    imported: bool = False
+    problem: str = ""
+    """Why it cannot be imported; empty when it can."""
+
+
+class FoundModels(FrozenModel):
+    """`GET /models/found`."""
+
+    items: tuple[FoundModelView, ...] = ()
+
+
+TransferState = Literal["absent", "running", "complete", "failed", "cancelled"]
+
+
+class TransferStatus(FrozenModel):
+    """`GET /store/models/{id}/download/status`; None is unknown, never 0."""
+
+    model_id: ModelIdField
+    node_id: NodeIdField
+    state: TransferState
+    phase: str = ""
+    done_bytes: int = 0
+    total_bytes: int | None = None
+    rate_bytes_s: float | None = None
+    eta_s: float | None = None
+    """Only once a rate has been measured."""
+    source: str = ""
+    error: ErrorBody | None = None
+
+
+class TransferList(FrozenModel):
+    """`GET /store/downloads`."""
+
+    items: tuple[TransferStatus, ...] = ()
+
+
+class StoredModelView(FrozenModel):
+    """One model whose files lie on this node."""
+
+    model_id: ModelIdField
+    size_bytes: int
+    in_use: bool
+    """An instance here runs it or is on its way to."""
+    linked: bool = False
+    """Used where it lies, outside the store: removing it takes the entry, not the file."""
+    path: str = ""
+
+
+class StorageDocument(FrozenModel):
+    """`GET /store/storage`: this node's disk."""
+
+    node_id: NodeIdField
+    models_dir: str
+    disk_total_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    staging_bytes: int = 0
+    """Rests of transfers that have not ended; a later pull goes on from them."""
+    items: tuple[StoredModelView, ...] = ()
+
+
+class RemovedModel(FrozenModel):
+    """`DELETE /store/models/{id}`."""
+
+    model_id: ModelIdField
+    freed_bytes: int
+
+
+class KeyView(FrozenModel):
+    """An API key without its secret."""
+
+    key_id: KeyIdField
+    name: str
+    scope: Scope
+    created_at_ms: int
+    expires_at_ms: int | None = None
+
+
+class KeyList(FrozenModel):
+    """`GET /v1/keys`."""
+
+    items: tuple[KeyView, ...] = ()
+
+
+class CreatedKey(FrozenModel):
+    """`POST /v1/keys`: the only time that the key itself is shown."""
+
+    key_id: KeyIdField
+    name: str
+    scope: Scope
+    expires_at_ms: int | None = None
+    key: str
+    durable: Durability
+
+
+class ListenersDocument(FrozenModel):
+    """`POST /v1/api/open` and `/v1/api/close`: where this node is served now."""
+
+    urls: tuple[str, ...]
+
+
+class HealthDocument(FrozenModel):
+    """`GET /health`: cheap, and always answered while the process lives."""
+
+    status: HealthLevel
+    node_id: NodeIdField
+    boot_id: str
+    """New at each start of the daemon."""
+    name: str
+    version: str
+    durable: bool
+    """False while the journal counts instead of writing: the disk failed."""
+    term: int
+    seq: int
+    reasons: tuple[HealthReasonView, ...] = ()
+
+
+class VersionDocument(FrozenModel):
+    """`GET /version`."""
+
+    version: str
+    python: str
+    platform: str
+
+
+class NodeIdentity(FrozenModel):
+    """`GET /node/identity`."""
+
+    node_id: NodeIdField
+    name: str
+    cluster_id: ClusterIdField
+    boot_id: str
+    version: str
+    role: Role = "full"
+    public_key: str = ""
+    master: NodeIdField | None = None
+    urls: tuple[str, ...] = ()
+    engines: tuple[EngineName, ...] = ()
+    """Usable here, as the last probe pass found."""
+
+
+# ---- Errors --------------------------------------------------------------------------------
+
+
+class LoadingDocument(FrozenModel):
+    """Why a placed model does not answer yet, and how far it is; None is unknown, never 0."""
+
+    instance_id: InstanceIdField
+    model_id: ModelIdField
+    phase: Phase
+    attempt: int
+    node_id: NodeIdField | None = None
+    node_name: str = ""
+    phase_s: float | None = None
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    rate_bytes_s: float | None = None
+    eta_s: float | None = None
+    note: str = ""
+
+
+class ErrorEnvelope(FrozenModel):
+    """An error of any route; the first four fields are what OpenAI clients read.
+
+    `code` is OpenAI's word where it has one and the route is an inference route
+    (`model_not_found`, `context_length_exceeded`, `invalid_api_key`); else it equals `skulk_code`.
+    Everything in it is snake_case.
+    """
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str
+    skulk_code: ErrorCode
+    remediation: str = ""
+    details: dict[str, DetailValue] = {}
+    command_id: str | None = None
+    retry_after_s: int | None = None
+    loading: LoadingDocument | None = None
+    """With `request.instance_loading`."""
+    failure: InstanceFailure | None = None
+    """With `placement.failed`: how the instance ended."""
+    plan: Plan | None = None
+    """With `placement.plan_changed`: the plan of now."""
+    refusals: tuple[Refusal, ...] = ()
+    """With a refused placement: every candidate and its arithmetic."""
+    missing_facts: tuple[str, ...] = ()
+    """With `placement.facts_missing`."""
+
+
+class ErrorDocument(FrozenModel):
+    """The body of every answer from 400 on."""
+
+    error: ErrorEnvelope
+
+
+AnswerT = TypeVar("AnswerT", bound=FrozenModel)
+
+
+def read_answer(kind: type[AnswerT], body: bytes) -> AnswerT:
+    """Parse an answer, ignoring fields that a newer node added.
+
+    Raises:
+        ValueError: When the body is not such a document.
+    """
+    return kind.model_validate_json(body, extra="ignore")
