@@ -8,7 +8,8 @@
     ├── StoreError       cards, artifacts, transfers
     ├── EngineError      the inference process and what it answers
     ├── RunnerError      starting, watching and ending that process
-    └── RequestError     what a client asked for
+    ├── RequestError     what a client asked for
+    └── ClientError      what the operator's program meets before a node has answered
 
 A bug is none of these: it is logged with its story and answered as `internal.bug`.
 """
@@ -92,6 +93,11 @@ ErrorCode = Literal[
     "request.forbidden",
     "request.cancelled",
     "request.overloaded",
+    "client.usage",
+    "client.unreachable",
+    "client.timeout",
+    "client.bad_answer",
+    "client.insecure_key",
     "internal.bug",
 ]
 """Stable and never reused; each has an entry in docs/errors.md."""
@@ -182,6 +188,10 @@ class RequestError(SkulkError):
     """The client's request cannot be served as it is."""
 
 
+class ClientError(SkulkError):
+    """The operator's program cannot ask a node, or cannot read its answer."""
+
+
 _BY_PREFIX: Final[dict[str, type[SkulkError]]] = {
     "config": ConfigError,
     "protocol": ProtocolError,
@@ -191,6 +201,7 @@ _BY_PREFIX: Final[dict[str, type[SkulkError]]] = {
     "engine": EngineError,
     "runner": RunnerError,
     "request": RequestError,
+    "client": ClientError,
 }
 
 
