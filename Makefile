@@ -1,0 +1,76 @@
+# One entry point for everything. Each target makes .venv first when it is missing or when the lock
+# has changed; that needs only make and either a python3 >= 3.11 or uv.
+
+VENV := .venv
+BIN := $(VENV)/bin
+LOCKED := $(VENV)/.locked
+INSTALLED := $(VENV)/.installed
+UV := $(shell command -v uv 2>/dev/null)
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { command -v "$$p"; break; }; done)
+
+# A folder that holds no test yet is no reason to fail.
+FAST := $(wildcard tests/unit tests/property tests/scripts tests/architecture)
+SLOW := $(wildcard tests/contract tests/conformance tests/simulation tests/tui tests/e2e)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo check unit test wheel-test bench lock clean
+
+help:
+	@echo "make demo        start a daemon, place a real model, ask it a question (KEEP=1: leave it up)"
+	@echo "make check       format, lint, types, import contracts, fast tests"
+	@echo "make test        check, then contract, conformance, simulation and e2e tests"
+	@echo "make wheel-test  build the wheel and test it with the source out of reach"
+	@echo "make bench       measure against the goals; writes bench/results/"
+	@echo "make unit        the fast tests alone"
+	@echo "make lock        resolve requirements*.lock anew (needs uv)"
+	@echo "make clean       remove what the targets made"
+
+$(LOCKED): requirements-dev.lock
+	@if [ -x $(BIN)/python ]; then :; \
+	elif [ -n "$(PYTHON)" ]; then "$(PYTHON)" -m venv $(VENV); \
+	elif [ -n "$(UV)" ]; then "$(UV)" venv --quiet --seed --python 3.11 $(VENV); \
+	else echo "skulk needs Python 3.11 or later with venv (install python3 and python3-venv) or uv (pip install uv), which fetches one." >&2; exit 1; fi
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+$(INSTALLED): $(LOCKED) pyproject.toml
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(INSTALLED)
+	@$(BIN)/python -m bench.demo
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q $(FAST)
+
+unit: $(INSTALLED)
+	$(BIN)/pytest -q $(FAST)
+
+test: check
+	$(BIN)/pytest -q $(SLOW)
+
+wheel-test: $(INSTALLED)
+	@bash .ci/wheel-test
+
+bench: $(INSTALLED)
+	@$(BIN)/python -m bench
+
+# Run by hand, and the result is committed. Universal: one file for Linux and macOS, hashed, and
+# without the name of any index. What is already locked stays unless `UPGRADE=1`.
+LOCK_FLAGS := --quiet --no-config --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --no-annotate $(if $(UPGRADE),--upgrade)
+
+lock:
+	@[ -n "$(UV)" ] || { echo "make lock needs uv (pip install uv)." >&2; exit 1; }
+	"$(UV)" pip compile $(LOCK_FLAGS) --output-file requirements-dev.lock pyproject.toml --group dev
+	"$(UV)" pip compile $(LOCK_FLAGS) --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
