@@ -1,0 +1,296 @@
+"""HTTP to one node: typed answers, typed errors, one time budget. Knows no verb and no terminal.
+
+httpx is imported when the first request is made, so that commands that ask nobody start fast.
+Proxies of the environment are not used: nodes are on this machine or this network, and a proxy
+would be shown the API key.
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar, final
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from protocol.base import FrozenModel
+from protocol.clock import Clock
+from protocol.control_api import ErrorDocument, ErrorEnvelope, read_answer
+from protocol.errors import ClientError, ErrorBody, SkulkError, error_of
+from skulk_tui.target import Target
+
+if TYPE_CHECKING:
+    import httpx
+
+ANSWER_MAX_BYTES: Final = 64 << 20
+"""More than any node's `/state`; what is larger is not an answer of a node."""
+LINE_MAX_CHARS: Final = 4 << 20
+CONNECT_TIMEOUT_S: Final = 5.0
+READ_TIMEOUT_S: Final = 30.0
+"""The longest a node thinks about a control request is 15 s (facts still arriving)."""
+STREAM_SILENCE_S: Final = 300.0
+"""A prompt of many thousand tokens is read for minutes on an old CPU before anything comes."""
+
+Query = Mapping[str, str | Sequence[str]]
+AnswerT = TypeVar("AnswerT", bound=FrozenModel)
+
+
+class ErrorAnswer(Exception):  # ruff: ignore[N818]  # the cause of an error, never raised alone
+    """What a node answered instead of a result; the `__cause__` of the error that it led to."""
+
+    def __init__(self, status: int, envelope: ErrorEnvelope) -> None:
+        super().__init__(f"HTTP {status}: {envelope.skulk_code}")
+        self.status = status
+        self.envelope = envelope
+
+
+def envelope_of(error: BaseException) -> ErrorEnvelope | None:
+    """Give the node's whole error answer, when the error came from one."""
+    cause = error.__cause__
+    return cause.envelope if isinstance(cause, ErrorAnswer) else None
+
+
+def path_of(template: str, *ids: str) -> str:
+    """Fill ids into a path, percent-encoded whole: `path_of("/instance/{}", instance_id)`."""
+    return template.format(*(quote(item, safe="") for item in ids))
+
+
+@final
+class NodeClient:
+    """One node, asked synchronously.
+
+    Args:
+        target: Whom to ask, and the key.
+        clock: For the budget.
+        deadline_s: When the whole command's budget ends, on that clock; None is no budget.
+        user_agent: Name and version of the program.
+
+    Every call raises what the node answered, as `protocol.errors.error_of` reads it, with the
+    answer itself as `envelope_of(error)`; or a ClientError: `client.unreachable`, `client.timeout`,
+    `client.bad_answer`, `client.insecure_key`.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        clock: Clock,
+        deadline_s: float | None = None,
+        user_agent: str = "skulk",
+    ) -> None:
+        self._target = target
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._user_agent = user_agent
+        self._http: httpx.Client | None = None
+
+    @property
+    def target(self) -> Target:
+        """The node that is asked."""
+        return self._target
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def use_key(self, api_key: str, rule: str) -> None:
+        """Show another key from now on."""
+        self.close()
+        self._target = self._target.with_key(api_key, rule)
+
+    def get(self, path: str, kind: type[AnswerT], *, query: Query | None = None) -> AnswerT:
+        """Ask for a document."""
+        return self._call("GET", path, kind, query=query)
+
+    def post(self, path: str, kind: type[AnswerT], body: FrozenModel | None = None) -> AnswerT:
+        """Ask for a change."""
+        content = (body.model_dump_json(exclude_none=True) if body is not None else "{}").encode()
+        return self._call("POST", path, kind, content=content)
+
+    def delete(self, path: str, kind: type[AnswerT]) -> AnswerT:
+        """Ask for something to be taken away."""
+        return self._call("DELETE", path, kind)
+
+    @contextmanager
+    def stream(self, path: str, body: str) -> Generator[Iterator[str]]:
+        """Post a JSON body and read the answer's lines as they come.
+
+        Leaving the block closes the connection, which tells the node to stop. Lines come without
+        their end; a line over 4 Mi characters is refused.
+        """
+        with self._answer("POST", path, content=body.encode(), silence_s=STREAM_SILENCE_S) as got:
+            yield self._lines(got)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        kind: type[AnswerT],
+        *,
+        query: Query | None = None,
+        content: bytes | None = None,
+    ) -> AnswerT:
+        with self._answer(method, path, query=query, content=content) as response:
+            raw = self._read(response)
+        try:
+            return read_answer(kind, raw)
+        except ValidationError as wrong:
+            first = wrong.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the document"
+            fault = f"{method} {path} answered no {kind.__name__}: {where}: {first['msg']}"
+            raise self._bad_answer(fault) from wrong
+
+    @contextmanager
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        content: bytes | None = None,
+        silence_s: float = READ_TIMEOUT_S,
+    ) -> Generator["httpx.Response"]:
+        import httpx
+
+        http = self._http or self._open()
+        request = http.build_request(
+            method,
+            path,
+            params=query,
+            content=content,
+            headers={"content-type": "application/json"} if content is not None else None,
+            timeout=httpx.Timeout(self._within(silence_s), connect=self._within(CONNECT_TIMEOUT_S)),
+        )
+        response: httpx.Response | None = None
+        try:
+            response = http.send(request, stream=True)
+            if response.status_code >= httpx.codes.BAD_REQUEST:
+                raise self._refusal(response)
+            yield response
+        except httpx.TimeoutException as late:
+            raise self._late(method, path) from late
+        except httpx.HTTPError as wrong:
+            raise self._unreachable(wrong, answered=response is not None) from wrong
+        finally:
+            if response is not None:
+                response.close()
+
+    def _open(self) -> "httpx.Client":
+        import httpx
+
+        headers = {"user-agent": self._user_agent, "accept": "application/json"}
+        if self._target.api_key is not None:
+            if not self._target.key_may_travel:
+                raise insecure_key(self._target)
+            headers["authorization"] = f"Bearer {self._target.api_key}"
+        self._http = httpx.Client(
+            base_url=self._target.url, headers=headers, trust_env=False, follow_redirects=False
+        )
+        return self._http
+
+    def _within(self, longest_s: float) -> float:
+        if self._deadline_s is None:
+            return longest_s
+        left_s = self._deadline_s - self._clock.monotonic_s()
+        if left_s <= 0:
+            raise budget_spent()
+        return min(longest_s, left_s)
+
+    def _late(self, method: str, path: str) -> ClientError:
+        if self._deadline_s is not None and self._clock.monotonic_s() >= self._deadline_s:
+            return budget_spent()
+        return ClientError(
+            "client.unreachable",
+            f"{self._target.url} did not answer {method} {path} in time",
+            remediation="Ask `skulk status` again; `--timeout 5m` allows more.",
+        )
+
+    def _unreachable(self, wrong: Exception, *, answered: bool) -> ClientError:
+        if answered:
+            return ClientError(
+                "client.unreachable",
+                f"{self._target.url} broke off its answer: {wrong}",
+                remediation="Ask `skulk status` whether the node is still there.",
+            )
+        remedy = f"Check that skulkd runs there and listens beyond loopback ({self._target.url})."
+        if self._target.is_loopback:
+            remedy = "Is skulkd running? Start `skulkd`, or see `systemctl --user status skulkd`."
+        return ClientError(
+            "client.unreachable",
+            f"no node answers at {self._target.url} ({self._target.url_rule}): {wrong}",
+            remediation=remedy,
+        )
+
+    def _read(self, response: "httpx.Response") -> bytes:
+        parts: list[bytes] = []
+        n_bytes = 0
+        for part in response.iter_bytes():
+            n_bytes += len(part)
+            if n_bytes > ANSWER_MAX_BYTES:
+                fault = f"the answer is larger than {ANSWER_MAX_BYTES} bytes"
+                raise self._bad_answer(fault)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _lines(self, response: "httpx.Response") -> Iterator[str]:
+        rest = ""
+        for text in response.iter_text():
+            *whole, rest = (rest + text).split("\n")
+            if len(rest) > LINE_MAX_CHARS:
+                fault = f"a line is longer than {LINE_MAX_CHARS} characters"
+                raise self._bad_answer(fault)
+            for line in whole:
+                yield line.rstrip("\r")
+        if rest:
+            yield rest.rstrip("\r")
+
+    def _refusal(self, response: "httpx.Response") -> SkulkError:
+        raw = self._read(response)
+        try:
+            envelope = read_answer(ErrorDocument, raw).error
+        except ValidationError:
+            text = raw[:200].decode("utf-8", errors="replace")
+            return self._bad_answer(f"HTTP {response.status_code}: {text}")
+        return error_answered(response.status_code, envelope)
+
+    def _bad_answer(self, fault: str) -> ClientError:
+        return ClientError(
+            "client.bad_answer",
+            f"{self._target.url} gives no answer of a skulk node: {fault}",
+            remediation="Compare `skulk version` with the node's /version, and check the address.",
+        )
+
+
+def error_answered(status: int, envelope: ErrorEnvelope) -> SkulkError:
+    """Turn a node's error answer into the error it stands for, keeping the answer as its cause."""
+    error = error_of(
+        ErrorBody(
+            code=envelope.skulk_code,
+            message=envelope.message,
+            remediation=envelope.remediation,
+            details=envelope.details,
+            retry_after_s=envelope.retry_after_s,
+        )
+    )
+    error.__cause__ = ErrorAnswer(status, envelope)
+    return error
+
+
+def insecure_key(target: Target) -> ClientError:
+    """Say why a key is not sent in the clear, and what to do instead."""
+    host = target.url.removeprefix("http://").rpartition(":")[0]
+    return ClientError(
+        "client.insecure_key",
+        f"the key of {target.key_rule} would cross the network in the clear to {target.url}",
+        remediation=f"Tunnel: `ssh -L 52415:127.0.0.1:52415 {host}`; or allow it: `--insecure`.",
+    )
+
+
+def budget_spent() -> ClientError:
+    """Say that `--timeout` ran out."""
+    return ClientError(
+        "client.timeout",
+        "the time given by --timeout ran out; what was asked for goes on",
+        remediation="Follow it with `skulk ps`.",
+    )
