@@ -76,6 +76,7 @@ ErrorCode = Literal[
     "runner.load_stalled",
     "runner.probe_failed",
     "runner.no_memory",
+    "runner.unkillable",
     "request.invalid",
     "request.invalid_id",
     "request.unsupported_field",
