@@ -79,6 +79,7 @@ def test_close_cancels_all_waits_for_them_and_starts_no_more() -> None:
     assert deaths.stories == []
 
 
+@pytest.mark.leaves_tasks
 def test_close_names_who_does_not_end_in_time(caplog: pytest.LogCaptureFixture) -> None:
     async def stubborn() -> None:
         try:
