@@ -29,6 +29,8 @@ from protocol.nodes import Member
 
 STATE_SCHEMA = 1
 DEDUPE_WINDOW = 1024
+RECENT_RESULTS = 64
+"""So many results wait in `recent_results` before they are merged into the window."""
 FAILURES_KEPT = 64
 
 Scope = Literal["infer", "read", "operate", "admin"]
@@ -106,4 +108,7 @@ class ClusterState(FrozenModel):
     api_keys: dict[KeyId, ApiKey] = {}
     settings: ClusterSettings = ClusterSettings()
     results: dict[CommandId, CommandResult] = {}
-    """The dedupe window, oldest first, at most DEDUPE_WINDOW."""
+    """The dedupe window, oldest first, at most DEDUPE_WINDOW; without `recent_results`."""
+    recent_results: tuple[CommandResult, ...] = ()
+    """The newest results, not yet merged: copying the whole window at every event would cost more
+    than all else that an event does. Look results up with `core.apply.repeated`."""
