@@ -1,0 +1,196 @@
+"""Desired versus observed: what a worker has to do about the runners on its node.
+
+`desired_runners` reads from the state what this node should run, `reconcile` compares it with the
+processes the worker knows and answers with actions. Both are functions of values: a lost message
+costs one round, never correctness, and a second call on the same values gives the same actions. The
+worker keeps a runner that has ended in its observation until `ForgetRunner` names it, so that a
+runner is neither started twice nor lost between the report of its end and the master's answer.
+
+What each pair leads to:
+
+    desired             observed                     action
+    running, attempt n  nothing, never reported      StartRunner
+    running, attempt n  nothing, reported before     RenewAttempt (a daemon before us ran it)
+    running, attempt n  attempt n, alive             none
+    running, attempt n  attempt n, failed            none (the master decides what follows)
+    running, attempt n  attempt n, stopped           ForgetRunner, then as with nothing
+    running, attempt n  another attempt, alive       StopRunner; its memory is needed
+    running, attempt n  another attempt, ended       ForgetRunner, then as with nothing
+    stopped             alive                        StopRunner
+    stopped             ended, or nothing            ForgetRunner, ReportGone
+    whatever            stopping                     none; it ends by itself
+    not at all          alive                        StopRunner
+    not at all          ended                        ForgetRunner
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from protocol.cards import ModelCard
+from protocol.ids import InstanceId, NodeId
+from protocol.instances import Phase
+from protocol.placements import Plan
+from protocol.state import ClusterState
+from skulkd.core.breaker import backoff_s
+
+ENDED_PHASES: Final[frozenset[Phase]] = frozenset({"stopped", "failed"})
+
+StopReason = Literal["unwanted", "superseded", "unknown"]
+
+
+class RunnerKey(NamedTuple):
+    """One attempt of one rank of an instance: what a process belongs to."""
+
+    instance_id: InstanceId
+    rank: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredRunner:
+    """A runner as the state wants it on this node."""
+
+    key: RunnerKey
+    wanted: bool
+    """False: the instance is being stopped, and waits for the word that this rank is gone."""
+    plan: Plan
+    card: ModelCard
+    delay_s: float = 0.0
+    """How long the attempt waits before it starts (the breaker's backoff)."""
+    reported: Phase | None = None
+    """The phase that the state holds for this attempt; None when nothing was ever reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRunner:
+    """A runner as the worker sees it; one that ended stays until it is forgotten."""
+
+    key: RunnerKey
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRunner:
+    """Make a lifecycle machine for this runner."""
+
+    runner: DesiredRunner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRunner:
+    """Hand `Stop` to this runner's machine."""
+
+    key: RunnerKey
+    reason: StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRunner:
+    """Drop a runner that has ended, with its files."""
+
+    key: RunnerKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportGone:
+    """Submit `ReportPhase(phase="stopped")`: nothing of this runner is left here."""
+
+    key: RunnerKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewAttempt:
+    """Submit `RetryInstance(after_attempt=…)`: an earlier daemon took the process with it."""
+
+    instance_id: InstanceId
+    after_attempt: int
+
+
+Action = StartRunner | StopRunner | ForgetRunner | ReportGone | RenewAttempt
+
+
+def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner, ...]:
+    """Read what a node should run, and what it should say is gone.
+
+    An instance whose failure is final is left out: what is left of it is stopped as unknown.
+    """
+    found: list[DesiredRunner] = []
+    for instance in state.instances.values():
+        wanted = instance.desired == "running"
+        if wanted and instance.failure is not None and instance.failure.final:
+            continue
+        for shard in instance.plan.shards:
+            if shard.node_id != node_id:
+                continue
+            reported = next((r for r in instance.runners if r.rank == shard.rank), None)
+            if not wanted and reported is not None and reported.phase == "stopped":
+                continue
+            found.append(
+                DesiredRunner(
+                    key=RunnerKey(instance.instance_id, shard.rank, instance.attempt),
+                    wanted=wanted,
+                    plan=instance.plan,
+                    card=instance.card,
+                    delay_s=backoff_s(state, instance) if wanted else 0.0,
+                    reported=None if reported is None else reported.phase,
+                )
+            )
+    return tuple(found)
+
+
+def reconcile(
+    desired: Iterable[DesiredRunner], observed: Iterable[ObservedRunner]
+) -> tuple[Action, ...]:
+    """Compare, and say what to do; the same values give the same actions in the same order.
+
+    Args:
+        desired: What the state wants here; at most one entry for each (instance, rank).
+        observed: What the worker has: one entry for each key, several attempts of a rank included.
+    """
+    left: dict[tuple[InstanceId, int], list[ObservedRunner]] = {}
+    for runner in observed:
+        left.setdefault((runner.key.instance_id, runner.key.rank), []).append(runner)
+    actions: list[Action] = []
+    for want in desired:
+        present = left.pop((want.key.instance_id, want.key.rank), [])
+        actions.extend(_wanted(want, present) if want.wanted else _unwanted(want, present))
+    for present in left.values():
+        actions.extend(_discard(present, "unknown"))
+    return tuple(actions)
+
+
+def _wanted(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:
+    own = [runner for runner in present if runner.key == want.key]
+    others = [runner for runner in present if runner.key != want.key]
+    actions = _discard(others, "superseded")
+    if any(runner.phase != "stopped" for runner in own):
+        return actions
+    # One that was stopped although it is wanted makes room for a new one.
+    actions.extend(_discard(own, "superseded"))
+    if any(runner.phase not in ENDED_PHASES for runner in others):
+        return actions
+    if want.reported is None:
+        actions.append(StartRunner(runner=want))
+    else:
+        actions.append(
+            RenewAttempt(instance_id=want.key.instance_id, after_attempt=want.key.attempt)
+        )
+    return actions
+
+
+def _unwanted(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:
+    actions = _discard(present, "unwanted")
+    if all(runner.phase in ENDED_PHASES for runner in present):
+        actions.append(ReportGone(key=want.key))
+    return actions
+
+
+def _discard(runners: list[ObservedRunner], reason: StopReason) -> list[Action]:
+    actions: list[Action] = []
+    for runner in runners:
+        if runner.phase in ENDED_PHASES:
+            actions.append(ForgetRunner(key=runner.key))
+        elif runner.phase != "stopping":
+            actions.append(StopRunner(key=runner.key, reason=reason))
+    return actions
