@@ -1,0 +1,104 @@
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic_core import PydanticUndefined
+
+from protocol.errors import ERROR_CODES
+from protocol.nodes import ConflictCode
+from skulkd.config import CLIENT_VARIABLES, ORIGINAL_KEYS, Settings
+from tests.support.source_tree import PACKAGES, ROOT, documents, headings, python_files, relative
+
+ERRORS = ROOT / "docs" / "errors.md"
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+
+MACHINE = re.compile(
+    r"/work/|/root/|\.\./shared|/opt/(wheels|pypi)"
+    r"|\b(pypi|pythonhosted|npmjs|debian)\.(org|com)\b"
+)
+"""Paths of one developer's machine, and hosts of package registries."""
+
+
+def test_every_error_code_is_documented_and_nothing_else() -> None:
+    assert set(headings(ERRORS, 3)) == {*ERROR_CODES, *get_args(ConflictCode)} | _health_codes()
+
+
+def _health_codes() -> set[str]:
+    """Codes that only health knows: literals of `HealthReason(code=…)` that are no error codes."""
+    pattern = re.compile(r'HealthReason\(\s*code="([a-z_.]+)"')
+    found = {code for path in python_files("skulkd") for code in pattern.findall(path.read_text())}
+    return found - set(ERROR_CODES) - set(get_args(ConflictCode))
+
+
+@pytest.mark.parametrize("code", [*ERROR_CODES, *get_args(ConflictCode)])
+def test_a_code_is_documented_with_meaning_and_remedy(code: str) -> None:
+    meaning, _, remedy = headings(ERRORS, 3)[code].partition("**Remedy:**")
+    assert len(meaning.split()) >= 5
+    assert len(remedy.split()) >= 3
+
+
+def test_every_setting_is_documented_and_nothing_else() -> None:
+    assert set(headings(CONFIGURATION, 3)) == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize("key", sorted(Settings.model_fields))
+def test_a_setting_is_documented_with_its_variable_and_default(key: str) -> None:
+    entry = headings(CONFIGURATION, 3)[key]
+    assert f"`SKULK_{key.upper()}`" in entry
+    default = Settings.model_fields[key].default
+    if isinstance(default, bool):
+        assert f"Default: `{str(default).lower()}`" in entry
+    elif default is PydanticUndefined or default is None or default == ():
+        assert "Default: " in entry
+    else:
+        assert f"Default: `{default}`" in entry
+
+
+def test_the_originals_keys_and_the_commands_variables_are_documented() -> None:
+    text = CONFIGURATION.read_text()
+    assert [name for name in (*ORIGINAL_KEYS, *CLIENT_VARIABLES) if f"`{name}`" not in text] == []
+
+
+def test_no_document_names_a_machine_or_a_registry() -> None:
+    found = [
+        f"{relative(path)}: {match[0]}"
+        for path in [*documents(), *(ROOT / lock for lock in LOCKS), *python_files(*PACKAGES)]
+        for match in MACHINE.finditer(path.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_is_pinned_and_hashed_and_no_address_is_named(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    assert "://" not in text
+    assert "--index" not in text
+    entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
+    assert len(entries) > 20
+    assert [entry for entry in entries if "==" not in entry or "--hash=sha256:" not in entry] == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    link = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+    broken = [
+        f"{relative(path)}: {target}"
+        for path in documents()
+        for target in link.findall(path.read_text())
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_the_map_names_every_room() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    rooms = {relative(path.parent) for path in python_files(*PACKAGES)}
+    assert sorted(room for room in rooms if f"`{room}/`" not in text) == []
+
+
+def test_the_map_names_no_room_that_is_gone() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(rf"`((?:{'|'.join(PACKAGES)}|tests|bench|docs)/[a-z_/.]*)`", text)
+    assert named
+    assert sorted({name for name in named if not (ROOT / Path(name)).exists()}) == []
