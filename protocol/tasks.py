@@ -86,3 +86,5 @@ class ChatTask(FrozenModel):
     response_format: ResponseFormat | None = None
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
+    stream: bool = True
+    """False when the whole answer is wanted: it comes as one chunk, at a fraction of the cost."""

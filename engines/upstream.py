@@ -1,0 +1,195 @@
+"""A client of one engine that serves OpenAI-style HTTP on this machine.
+
+It holds no policy: queues, slots and deadlines are the worker's. What it adds is the translation
+of tasks to requests and of answers to frames, and that every ending has a name.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Annotated, Final, TypeVar, final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engines.base import Endpoint, EngineStatistics, LoadStatus
+from engines.http_client import HttpClient, HttpResponse, HttpTimeouts
+from engines.openai_request import chat_body, embeddings_body, prompt_body, tokenize_body
+from engines.output.openai_stream import (
+    StreamDecoder,
+    decode_whole,
+    error_frame,
+    error_of_answer,
+)
+from protocol.data_frames import Frame
+from protocol.errors import EngineError, SkulkError
+from protocol.tasks import ChatTask
+
+MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
+"""A whole answer: a million tokens with 20 alternatives each stay below it."""
+MAX_REFUSAL_BYTES: Final = 64 * 1024
+CONTROL_QUIET_S: Final = 10.0
+"""For questions that an engine answers beside its work."""
+
+_CHAT: Final = "/v1/chat/completions"
+_OK: Final = 200
+_UNAVAILABLE: Final = 503
+_NOT_SUPPORTED: Final = 501
+
+
+class _Foreign(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class _Loading(_Foreign):
+    status: str = ""
+    progress: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class _Slot(_Foreign):
+    n_ctx: Annotated[int, Field(ge=0)]
+    is_processing: bool
+
+
+class _Slots(_Foreign):
+    slots: tuple[_Slot, ...]
+
+
+class _Prompt(_Foreign):
+    prompt: str
+
+
+class _Tokens(_Foreign):
+    tokens: tuple[int, ...]
+
+
+class _Embedding(_Foreign):
+    index: Annotated[int, Field(ge=0)]
+    embedding: tuple[float, ...]
+
+
+class _Embeddings(_Foreign):
+    data: tuple[_Embedding, ...]
+
+
+_Part = TypeVar("_Part", bound=_Foreign)
+
+
+@final
+class UpstreamClient:
+    """`engines.base.EngineClient` over HTTP."""
+
+    def __init__(self, endpoint: Endpoint, timeouts: HttpTimeouts | None = None) -> None:
+        self._http = HttpClient(endpoint, timeouts)
+
+    async def load_status(self) -> LoadStatus:
+        """Ask `/health`; an engine that does not listen yet is one that is not loaded."""
+        try:
+            response = await self._http.request("GET", "/health", quiet_s=CONTROL_QUIET_S)
+            body = await _whole(response, MAX_REFUSAL_BYTES)
+        except EngineError as error:
+            return LoadStatus(loaded=False, note=error.message)
+        if response.status == _OK:
+            return LoadStatus(loaded=True, done_ratio=1.0)
+        if response.status != _UNAVAILABLE:
+            raise error_of_answer(response.status, body)
+        try:
+            loading = _Loading.model_validate_json(body)
+        except ValidationError:
+            loading = _Loading()
+        return LoadStatus(loaded=False, done_ratio=loading.progress, note="loading the model")
+
+    def chat(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
+        """Serve one task; see `EngineClient.chat`."""
+        return self._stream(task) if task.stream else self._whole_answer(task)
+
+    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
+        """Embed each input, in order; see `EngineClient.embed`."""
+        body = await self._ask(
+            "/v1/embeddings", embeddings_body(inputs), self._http.timeouts.quiet_s
+        )
+        found = sorted(_parse(_Embeddings, body).data, key=lambda item: item.index)
+        if [item.index for item in found] != list(range(len(inputs))):
+            raise EngineError(
+                "engine.request_failed",
+                f"the engine gave {len(found)} embeddings for {len(inputs)} inputs",
+            )
+        return tuple(item.embedding for item in found)
+
+    async def count_tokens(self, task: ChatTask) -> int:
+        """Render the prompt and count it; takes no slot."""
+        prompt = _parse(_Prompt, await self._ask("/apply-template", prompt_body(task))).prompt
+        body = await self._ask("/tokenize", tokenize_body(prompt))
+        return len(_parse(_Tokens, body).tokens)
+
+    async def statistics(self) -> EngineStatistics:
+        """Ask `/slots`."""
+        response = await self._http.request("GET", "/slots", quiet_s=CONTROL_QUIET_S)
+        body = await _whole(response, MAX_ANSWER_BYTES)
+        if response.status != _OK:
+            raise error_of_answer(response.status, body)
+        slots = _parse(_Slots, b'{"slots":' + body + b"}").slots
+        return EngineStatistics(
+            slots=len(slots),
+            slots_busy=sum(slot.is_processing for slot in slots),
+            context_tokens=min((slot.n_ctx for slot in slots), default=0),
+        )
+
+    async def close(self) -> None:
+        """Cut all connections."""
+        await self._http.close()
+
+    async def _stream(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
+        decoder = StreamDecoder(task.logprobs or 0)
+        response: HttpResponse | None = None
+        try:
+            response = await self._accepted(task)
+            while not decoder.is_over:
+                for frame in decoder.feed(await response.next_piece()):
+                    yield frame
+        except SkulkError as error:
+            yield error_frame(error)
+        finally:
+            if response is not None and decoder.is_over:
+                response.finish()
+            elif response is not None:
+                response.close()
+
+    async def _accepted(self, task: ChatTask) -> HttpResponse:
+        response = await self._http.request("POST", _CHAT, chat_body(task))
+        if response.status == _OK:
+            return response
+        raise error_of_answer(response.status, await _whole(response, MAX_REFUSAL_BYTES))
+
+    async def _whole_answer(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
+        try:
+            body = await _whole(await self._accepted(task), MAX_ANSWER_BYTES)
+            frames = decode_whole(body, task.logprobs or 0)
+        except SkulkError as error:
+            frames = (error_frame(error),)
+        for frame in frames:
+            yield frame
+
+    async def _ask(self, path: str, body: bytes, quiet_s: float = CONTROL_QUIET_S) -> bytes:
+        response = await self._http.request("POST", path, body, quiet_s=quiet_s)
+        answer = await _whole(response, MAX_ANSWER_BYTES)
+        if response.status == _OK:
+            return answer
+        error = error_of_answer(response.status, answer)
+        if response.status == _NOT_SUPPORTED:
+            raise EngineError("engine.unsupported", error.message)
+        raise error
+
+
+async def _whole(response: HttpResponse, max_bytes: int) -> bytes:
+    try:
+        return await response.read_all(max_bytes)
+    finally:
+        response.close()
+
+
+def _parse(kind: type[_Part], body: bytes) -> _Part:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise EngineError(
+            "engine.request_failed",
+            f"the engine's answer cannot be read: {error.errors()[0]['msg']}",
+        ) from error
