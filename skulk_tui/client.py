@@ -34,7 +34,7 @@ Query = Mapping[str, str | Sequence[str]]
 AnswerT = TypeVar("AnswerT", bound=FrozenModel)
 
 
-class ErrorAnswer(Exception):  # ruff: ignore[N818]  # the cause of an error, never raised alone
+class ErrorAnswer(Exception):  # ruff: ignore[error-suffix-on-exception-name]  # a cause
     """What a node answered instead of a result; the `__cause__` of the error that it led to."""
 
     def __init__(self, status: int, envelope: ErrorEnvelope) -> None:

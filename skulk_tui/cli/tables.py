@@ -1,0 +1,434 @@
+"""Records as tables for people. Pure: the terminal's width is settled by whoever draws them."""
+
+from collections.abc import Sequence
+
+from skulk_tui.cli.output import Column, Table, key_values
+from skulk_tui.cli.records import (
+    CandidateRecord,
+    ImportRecord,
+    InstanceRecord,
+    KeyRecord,
+    ModelRecord,
+    NodeRecord,
+    OutcomeRecord,
+    ProgressRecord,
+    StatusRecord,
+    TransferRecord,
+)
+from skulk_tui.formatting import (
+    UNKNOWN,
+    format_age,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+    joined,
+)
+
+
+def status_tables(status: StatusRecord, *, now_ms: int) -> tuple[Table, ...]:
+    """Cluster, nodes, what is wrong with them, instances, downloads."""
+    names = {node.node_id: node.name for node in status.nodes}
+    master = names.get(status.master, status.master) if status.master else "none"
+    cluster = key_values(
+        [
+            ("cluster", status.cluster_id),
+            ("answered by", names.get(status.node_id, status.node_id)),
+            ("master", f"{master} (term {status.term}, seq {status.seq})"),
+        ]
+    )
+    return (
+        cluster,
+        nodes_table(status.nodes),
+        reasons_table(status.nodes),
+        instances_table(status.instances, now_ms=now_ms),
+        transfers_table(status.transfers),
+    )
+
+
+def nodes_table(nodes: Sequence[NodeRecord]) -> Table:
+    """One row per node."""
+    return Table(
+        (
+            Column("NODE"),
+            Column("HEALTH"),
+            Column("ROLE"),
+            Column("MEMORY FREE", right=True),
+            Column("OF", right=True),
+            Column("DISK FREE", right=True),
+            Column("BACKENDS"),
+            Column("ID", wide_only=True),
+            Column("CPU", right=True, wide_only=True),
+            Column("SEEN", right=True, wide_only=True),
+        ),
+        tuple(
+            (
+                node.name,
+                node.health,
+                f"{node.role}, master" if node.is_master else node.role,
+                format_bytes(node.memory_available_bytes),
+                format_bytes(node.memory_total_bytes),
+                format_bytes(node.disk_free_bytes),
+                joined(node.backends),
+                node.node_id,
+                format_percent(node.cpu_ratio, 1.0),
+                _ago(node.reading_age_s),
+            )
+            for node in nodes
+        ),
+    )
+
+
+def _ago(age_s: float | None) -> str:
+    return UNKNOWN if age_s is None else f"{format_duration(age_s)} ago"
+
+
+def reasons_table(nodes: Sequence[NodeRecord]) -> Table:
+    """One row per thing that is wrong; empty when all is well."""
+    return Table(
+        (Column("NODE"), Column("LEVEL"), Column("CODE"), Column("MESSAGE"), Column("REMEDY")),
+        tuple(
+            (node.name, reason.level, reason.code, reason.message, reason.remediation or UNKNOWN)
+            for node in nodes
+            for reason in node.reasons
+        ),
+    )
+
+
+def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Table:
+    """One row per instance."""
+    return Table(
+        (
+            Column("INSTANCE"),
+            Column("MODEL"),
+            Column("PHASE"),
+            Column("NODE"),
+            Column("BACKEND"),
+            Column("CONTEXT", right=True),
+            Column("BUSY", right=True),
+            Column("MEMORY", right=True),
+            Column("AGE", right=True),
+            Column("QUEUED", right=True, wide_only=True),
+            Column("ATTEMPT", right=True, wide_only=True),
+            Column("LOADED IN", right=True, wide_only=True),
+            Column("PID", wide_only=True),
+            Column("NOTE", wide_only=True),
+        ),
+        tuple(
+            (
+                one.instance_id,
+                one.model_id,
+                phase_text(one),
+                joined(one.node_names),
+                one.backend,
+                format_count(one.context_tokens),
+                f"{UNKNOWN if one.in_flight is None else one.in_flight}/{one.slots}",
+                format_bytes(one.needed_bytes),
+                format_age(one.placed_at_ms, now_ms=now_ms),
+                format_count(one.queued),
+                str(one.attempt),
+                format_duration(None if one.load_ms is None else one.load_ms / 1000),
+                joined(str(pid) for pid in one.pids),
+                one.failure.message if one.failure else "",
+            )
+            for one in instances
+        ),
+    )
+
+
+def phase_text(instance: InstanceRecord) -> str:
+    """Write the phase, with how far it is or why it failed."""
+    if instance.phase == "failed" and instance.failure is not None:
+        return f"failed ({instance.failure.code})"
+    slowest = slowest_progress(instance.progress)
+    if slowest is None or slowest.done_bytes is None or not slowest.total_bytes:
+        return instance.phase
+    return f"{instance.phase} {format_percent(slowest.done_bytes, slowest.total_bytes)}"
+
+
+def slowest_progress(progress: Sequence[ProgressRecord]) -> ProgressRecord | None:
+    """Give the runner that the instance waits for: the least share of its bytes done."""
+
+    def share(one: ProgressRecord) -> float:
+        return (one.done_bytes or 0) / one.total_bytes if one.total_bytes else 0.0
+
+    return min(progress, key=share, default=None)
+
+
+def instance_tables(instance: InstanceRecord, *, now_ms: int) -> tuple[Table, ...]:
+    """Everything about one instance."""
+    pairs = [
+        ("instance", instance.instance_id),
+        ("model", instance.model_id),
+        ("phase", phase_text(instance)),
+        ("attempt", str(instance.attempt)),
+        ("nodes", joined(instance.node_names)),
+        ("backend", f"{instance.backend} ({instance.shape})"),
+        ("context", f"{format_count(instance.context_tokens)} tokens a request"),
+        ("slots", str(instance.slots)),
+        ("in flight", format_count(instance.in_flight)),
+        ("queued", format_count(instance.queued)),
+        ("memory", format_bytes(instance.needed_bytes)),
+        ("pids", joined(str(pid) for pid in instance.pids)),
+        ("loaded in", format_duration(_seconds(instance.load_ms))),
+        ("placed", f"{format_age(instance.placed_at_ms, now_ms=now_ms)} ago"),
+        ("plan", instance.plan_id),
+    ]
+    failure = instance.failure
+    if failure is None:
+        return (key_values(pairs),)
+    pairs += [
+        ("error", f"{failure.code}: {failure.message}"),
+        ("failed in", f"{failure.phase}, attempt {failure.attempt}"),
+        ("exit status", UNKNOWN if failure.exit_code is None else str(failure.exit_code)),
+        ("signal", failure.signal or UNKNOWN),
+        ("remedy", failure.remediation or UNKNOWN),
+    ]
+    log = Table((Column("LAST LINES OF ITS LOG"),), tuple((line,) for line in failure.log_tail))
+    return (key_values(pairs), log)
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def transfers_table(transfers: Sequence[TransferRecord]) -> Table:
+    """One row per download."""
+    return Table(
+        (
+            Column("DOWNLOAD"),
+            Column("STATE"),
+            Column("DONE", right=True),
+            Column("OF", right=True),
+            Column("RATE", right=True),
+            Column("ETA", right=True),
+            Column("FROM", wide_only=True),
+            Column("NODE ID", wide_only=True),
+        ),
+        tuple(
+            (
+                one.model_id,
+                one.phase or one.state,
+                format_bytes(one.done_bytes),
+                format_bytes(one.total_bytes),
+                format_rate(one.rate_bytes_s),
+                format_duration(one.eta_s),
+                one.source or UNKNOWN,
+                one.node_id,
+            )
+            for one in transfers
+        ),
+    )
+
+
+def models_table(models: Sequence[ModelRecord]) -> Table:
+    """One row per model."""
+    return Table(
+        (
+            Column("MODEL"),
+            Column("SIZE", right=True),
+            Column("QUANT"),
+            Column("CONTEXT", right=True),
+            Column("STATE"),
+            Column("SOURCE"),
+            Column("FAMILY", wide_only=True),
+            Column("CAPABILITIES", wide_only=True),
+            Column("BACKENDS", wide_only=True),
+            Column("LICENCE", wide_only=True),
+        ),
+        tuple(
+            (
+                model.model_id,
+                format_bytes(model.size_bytes),
+                model.quantization or UNKNOWN,
+                format_count(model.context_window or model.context_length),
+                model_state(model),
+                model.source,
+                model.family or UNKNOWN,
+                joined(model.capabilities),
+                joined(model.backends),
+                model.license or UNKNOWN,
+            )
+            for model in models
+        ),
+    )
+
+
+def model_state(model: ModelRecord) -> str:
+    """Write the furthest that a model has come: ready, placed, installed or available."""
+    if model.ready:
+        return "ready"
+    if model.placed:
+        return "placed"
+    return "installed" if model.installed else "available"
+
+
+def model_table(model: ModelRecord) -> Table:
+    """Everything about one model."""
+    return key_values(
+        [
+            ("model", model.model_id),
+            ("name", model.name),
+            ("state", model_state(model)),
+            ("size", f"{format_bytes(model.size_bytes)} ({format_count(model.size_bytes)} B)"),
+            ("family", model.family or UNKNOWN),
+            ("quantization", model.quantization or UNKNOWN),
+            ("context", f"{format_count(model.context_length)} tokens"),
+            ("served window", format_count(model.context_window)),
+            ("tasks", joined(model.tasks)),
+            ("capabilities", joined(model.capabilities)),
+            ("backends", joined(model.backends)),
+            ("source", model.source),
+            ("licence", model.license or UNKNOWN),
+        ]
+    )
+
+
+def candidates_tables(candidates: Sequence[CandidateRecord]) -> tuple[Table, ...]:
+    """Plans in order of preference, the arithmetic of every candidate, and the refusals."""
+    fitting = [candidate for candidate in candidates if candidate.fits]
+    plans = Table(
+        (
+            Column("PLAN"),
+            Column("NODE"),
+            Column("BACKEND"),
+            Column("SHAPE"),
+            Column("CONTEXT", right=True),
+            Column("SLOTS", right=True),
+            Column("TO DOWNLOAD", right=True),
+            Column("NOTE"),
+        ),
+        tuple(
+            (
+                candidate.plan_id or UNKNOWN,
+                joined(candidate.node_names),
+                candidate.backend or UNKNOWN,
+                candidate.shape or UNKNOWN,
+                format_count(candidate.context_tokens),
+                format_count(candidate.slots),
+                format_bytes(candidate.download_bytes),
+                _plan_note(candidate),
+            )
+            for candidate in fitting
+        ),
+    )
+    refusals = Table(
+        (Column("REFUSED"), Column("CODE"), Column("WHY"), Column("SMALLEST CHANGE")),
+        tuple(
+            (
+                joined(candidate.node_names),
+                candidate.refusal_code or UNKNOWN,
+                candidate.refusal or UNKNOWN,
+                candidate.smallest_change or UNKNOWN,
+            )
+            for candidate in candidates
+            if not candidate.fits
+        ),
+    )
+    return (plans, arithmetic_table(candidates), refusals)
+
+
+def _plan_note(candidate: CandidateRecord) -> str:
+    notes = ["alternative"] if candidate.alternative else []
+    if candidate.context_limited_by:
+        notes.append(f"context limited by {candidate.context_limited_by}")
+    return "; ".join(notes)
+
+
+def arithmetic_table(candidates: Sequence[CandidateRecord]) -> Table:
+    """One row per share: `weights + kv cache + overhead` against `available - reserved`."""
+    return Table(
+        (
+            Column("MEMORY ON"),
+            Column("POOL"),
+            Column("WEIGHTS", right=True),
+            Column("+ KV CACHE", right=True),
+            Column("+ OVERHEAD", right=True),
+            Column("= NEEDED", right=True),
+            Column("AVAILABLE", right=True),
+            Column("- RESERVED", right=True),
+            Column("HEADROOM", right=True),
+            Column("FITS"),
+            Column("KV/TOKEN", right=True, wide_only=True),
+            Column("LAYERS", wide_only=True),
+        ),
+        tuple(
+            (
+                share.node_name,
+                share.pool,
+                format_bytes(share.weights_bytes),
+                format_bytes(share.kv_cache_bytes),
+                format_bytes(share.overhead_bytes),
+                format_bytes(share.needed_bytes),
+                format_bytes(share.available_bytes),
+                format_bytes(share.reserved_bytes),
+                format_bytes(share.headroom_bytes),
+                "yes" if candidate.fits else f"no ({candidate.broken_term or 'refused'})",
+                format_bytes(share.kv_bytes_per_token),
+                UNKNOWN
+                if share.layer_start is None or share.layer_end is None
+                else f"{share.layer_start}-{share.layer_end - 1}",
+            )
+            for candidate in candidates
+            for share in candidate.arithmetic
+        ),
+    )
+
+
+def keys_table(keys: Sequence[KeyRecord]) -> Table:
+    """One row per API key."""
+    return Table(
+        (Column("KEY"), Column("NAME"), Column("SCOPE"), Column("CREATED"), Column("EXPIRES")),
+        tuple(
+            (
+                key.key_id,
+                key.name,
+                key.scope,
+                key.created_at or UNKNOWN,
+                key.expires_at or "never",
+            )
+            for key in keys
+        ),
+    )
+
+
+def imports_table(found: Sequence[ImportRecord]) -> Table:
+    """One row per file."""
+    return Table(
+        (
+            Column("MODEL"),
+            Column("STATE"),
+            Column("SIZE", right=True),
+            Column("FROM"),
+            Column("PROBLEM"),
+            Column("PATH"),
+        ),
+        tuple(
+            (
+                one.model_id or one.name,
+                "imported" if one.imported else "refused" if one.problem else "found",
+                format_bytes(one.size_bytes),
+                one.source,
+                one.problem,
+                one.path,
+            )
+            for one in found
+        ),
+    )
+
+
+def outcomes_table(outcomes: Sequence[OutcomeRecord]) -> Table:
+    """One row per target."""
+    return Table(
+        (Column("TARGET"), Column("MODEL"), Column("OUTCOME"), Column("FREED", right=True)),
+        tuple(
+            (
+                one.target,
+                one.model_id or UNKNOWN,
+                one.outcome if one.error is None else f"{one.outcome}: {one.error}",
+                format_bytes(one.freed_bytes),
+            )
+            for one in outcomes
+        ),
+    )
