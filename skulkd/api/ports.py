@@ -1,10 +1,14 @@
 """What the API needs of the rest of the daemon; `skulkd/node.py` plugs it in."""
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
+from protocol.cards import ModelCard
+from protocol.control_api import FoundModelView, FoundSource, StorageDocument, TransferStatus
 from protocol.data_frames import Frame
-from protocol.ids import CommandId, InstanceId
+from protocol.ids import CommandId, InstanceId, ModelId, NodeId
+from protocol.nodes import NodeHealth
 from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.readings import Readings
 from protocol.tasks import ChatTask
@@ -47,6 +51,14 @@ class ReadingsView(Protocol):
         ...
 
 
+class HealthView(Protocol):
+    """The health of every member, derived from State and readings."""
+
+    def node_health(self) -> Mapping[NodeId, NodeHealth]:
+        """Derive it now; cheap."""
+        ...
+
+
 class Listeners(Protocol):
     """The HTTP listeners of this node."""
 
@@ -65,4 +77,71 @@ class Listeners(Protocol):
 
     def urls(self) -> tuple[str, ...]:
         """Where this node is served now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogModel:
+    """A card of this node's catalogue, and whether its files are here."""
+
+    card: ModelCard
+    origin: Literal["custom", "installed", "bundled"]
+    installed: bool
+
+
+class Models(Protocol):
+    """This node's catalogue and files."""
+
+    async def catalog(self) -> tuple[CatalogModel, ...]:
+        """Give every card in force, sorted by id."""
+        ...
+
+    async def import_file(self, path: str, model_id: ModelId | None) -> ModelCard:
+        """Make a card for a GGUF file that is used where it lies, and keep it as a custom card.
+
+        Raises:
+            StoreError: `store.gguf_invalid`, `store.gguf_truncated`, `store.not_found`,
+                `store.card_invalid`, `store.disk_failed`.
+        """
+        ...
+
+    async def remove_card(self, model_id: ModelId) -> bool:
+        """Forget a custom card; False when there is none of that id here."""
+        ...
+
+    async def found(self, sources: tuple[FoundSource, ...]) -> tuple[FoundModelView, ...]:
+        """Look for model files that other programs left on this machine."""
+        ...
+
+    async def start_download(self, model_id: ModelId) -> TransferStatus:
+        """Begin a transfer, or join the one under way; returns at once.
+
+        Raises:
+            StoreError: `store.not_found`, `store.no_space`, `store.source_unavailable`,
+                `store.offline`, `store.downloads_disabled`.
+        """
+        ...
+
+    async def download_status(self, model_id: ModelId) -> TransferStatus:
+        """Say how far a transfer is, or how the last one ended.
+
+        Raises:
+            StoreError: `store.not_found` for a model that no card names.
+        """
+        ...
+
+    async def cancel_download(self, model_id: ModelId) -> TransferStatus:
+        """End a transfer and keep what it fetched; a model without one is left as it is."""
+        ...
+
+    async def remove(self, model_id: ModelId) -> int:
+        """Delete a model's files; returns the bytes freed.
+
+        Raises:
+            StoreError: `store.not_found`, `store.in_use`, `store.disk_failed`.
+        """
+        ...
+
+    async def storage(self) -> StorageDocument:
+        """Say what lies on the models volume; `in_use` is filled in by the API."""
         ...

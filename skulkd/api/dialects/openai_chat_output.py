@@ -1,0 +1,201 @@
+"""OpenAI chat completions, the way out: frames to SSE bytes, or to one whole answer. Pure.
+
+A streamed frame is a template's prefix, the escaped text and a suffix: no object is built and no
+encoder runs per token (0.5 us a frame against 4 us with `json.dumps`, measured).
+"""
+
+import json
+from itertools import starmap
+from json.encoder import encode_basestring
+from typing import Any, Final, final
+
+from protocol.data_frames import Chunk, Finished, TokenLogprob, ToolCallDelta, Usage
+from protocol.ids import CommandId, ModelId
+
+DONE: Final = b"data: [DONE]\n\n"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+
+
+def opening_comment(command_id: CommandId) -> bytes:
+    """The first line of a stream: the id to cancel it by."""
+    return b": command_id %b\n\n" % command_id.encode()
+
+
+def error_event(error: dict[str, Any]) -> bytes:
+    """The last event of a stream that failed; no `[DONE]` follows."""
+    return b"data: " + json.dumps({"error": error}).encode() + b"\n\n"
+
+
+@final
+class ChatStream:
+    """Turns one task's frames into events.
+
+    Args:
+        command_id: The id of every event.
+        model_id: As the client wrote it.
+        created_s: Seconds since 1970; the same in every event.
+        include_usage: Whether a trailer with the token counts was asked for.
+        logprobs: Whether events carry the field at all.
+    """
+
+    __slots__ = ("_head", "_include_usage", "_is_first", "_middle", "_open", "_tail")
+
+    def __init__(
+        self, *, command_id: CommandId, model_id: ModelId, created_s: int, include_usage: bool,
+        logprobs: bool,
+    ) -> None:  # fmt: skip
+        self._head = (
+            f'data: {{"id":"{command_id}","object":"chat.completion.chunk","created":{created_s},'
+            f'"model":{json.dumps(model_id)},'
+        ).encode()
+        usage = ',"usage":null' if include_usage else ""
+        self._middle = self._head + b'"choices":[{"index":0,"delta":{'
+        self._open = self._middle + b'"content":'
+        no_logprobs = b',"logprobs":null' if logprobs else b""
+        self._tail = b"}%b" % no_logprobs + b',"finish_reason":null}]%b}\n\n' % usage.encode()
+        self._include_usage = include_usage
+        self._is_first = True
+
+    def chunk(self, chunk: Chunk) -> bytes:
+        """Give a piece of output as one event."""
+        if not self._is_first and not (chunk.reasoning or chunk.tool_calls or chunk.logprobs):
+            return self._open + _escaped(chunk.text) + self._tail
+        members: list[bytes] = []
+        if self._is_first:
+            self._is_first = False
+            members.append(b'"role":"assistant"')
+        if chunk.text:
+            members.append(b'"content":' + _escaped(chunk.text))
+        if chunk.reasoning:
+            members.append(b'"reasoning_content":' + _escaped(chunk.reasoning))
+        if chunk.tool_calls:
+            calls = [_tool_call_delta(delta) for delta in chunk.tool_calls]
+            members.append(b'"tool_calls":' + json.dumps(calls).encode())
+        tail = self._tail
+        if chunk.logprobs:
+            logprobs = json.dumps({"content": logprob_entries(chunk.logprobs)}).encode()
+            tail = tail.replace(b'"logprobs":null', b'"logprobs":' + logprobs, 1)
+        return self._middle + b",".join(members) + tail
+
+    def finish(self, finished: Finished) -> bytes:
+        """Give the last choice, the usage if it was asked for, and the end mark."""
+        events: list[bytes] = []
+        if self._is_first:  # the model had nothing to say; the role is still announced
+            self._is_first = False
+            events.append(self._middle + b'"role":"assistant","content":""' + self._tail)
+        reason = b'"finish_reason":"%b"' % finished.reason.encode()
+        events.append(self._middle + self._tail.replace(b'"finish_reason":null', reason, 1))
+        if self._include_usage:
+            usage = json.dumps(usage_object(finished.usage)).encode()
+            events.append(self._head + b'"choices":[],"usage":' + usage + b"}\n\n")
+        events.append(DONE)
+        return b"".join(events)
+
+
+@final
+class ChatAnswer:
+    """Gathers one task's frames into a whole answer."""
+
+    __slots__ = ("_calls", "_logprobs", "_reasoning", "_text")
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._logprobs: list[TokenLogprob] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """Take a piece of output."""
+        if chunk.text:
+            self._text.append(chunk.text)
+        if chunk.reasoning:
+            self._reasoning.append(chunk.reasoning)
+        if chunk.logprobs:
+            self._logprobs += chunk.logprobs
+        for delta in chunk.tool_calls:
+            call = self._calls.setdefault(
+                delta.call_index, {"id": "", "type": "function", "name": "", "arguments": ""}
+            )
+            call["id"] = call["id"] or delta.id or ""
+            call["name"] = call["name"] or delta.name or ""
+            call["arguments"] += delta.arguments
+
+    def document(
+        self, finished: Finished, *, command_id: CommandId, model_id: ModelId, created_s: int
+    ) -> bytes:
+        """Give the whole answer as JSON."""
+        text = "".join(self._text)
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["content"] = text or None
+            message["tool_calls"] = [
+                {
+                    "id": call["id"],
+                    "type": "function",
+                    "function": {"name": call["name"], "arguments": call["arguments"]},
+                }
+                for _, call in sorted(self._calls.items())
+            ]
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": message,
+            "logprobs": {"content": logprob_entries(self._logprobs)} if self._logprobs else None,
+            "finish_reason": finished.reason,
+        }
+        document = {
+            "id": command_id,
+            "object": "chat.completion",
+            "created": created_s,
+            "model": model_id,
+            "choices": [choice],
+            "usage": usage_object(finished.usage),
+        }
+        return _DUMP(document).encode("utf-8", "replace")
+
+
+_DUMP: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """Give the token counts; `total_tokens` is their sum."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def logprob_entries(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> list[Any]:
+    """Give tokens with their alternatives in OpenAI's form."""
+    return [
+        {
+            **_logprob(token.token, token.logprob),
+            "top_logprobs": list(starmap(_logprob, token.alternatives)),
+        }
+        for token in logprobs
+    ]
+
+
+def _logprob(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
+
+
+def _escaped(text: str) -> bytes:
+    # A lone surrogate cannot be sent; an engine that makes one loses that character.
+    return encode_basestring(text).encode("utf-8", "replace")
+
+
+def _tool_call_delta(delta: ToolCallDelta) -> dict[str, Any]:
+    """A key is absent unless it has a value: clients concatenate what is present."""
+    function: dict[str, Any] = {"arguments": delta.arguments}
+    call: dict[str, Any] = {"index": delta.call_index}
+    if delta.id is not None:
+        call["id"] = delta.id
+        call["type"] = "function"
+    if delta.name is not None:
+        function = {"name": delta.name, **function}
+    call["function"] = function
+    return call

@@ -1,0 +1,237 @@
+"""HTTP status and JSON form of every error; chosen here and nowhere else."""
+
+import json
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from protocol.base import FrozenModel
+from protocol.control_api import COMMAND_ID_HEADER, LoadingDocument
+from protocol.errors import ErrorCode, RequestError, SkulkError
+from protocol.instances import InstanceFailure
+from protocol.placements import Plan, Refusal
+from skulkd.api.http import Header, Reply
+
+CLIENT_CLOSED_REQUEST: Final = 499
+"""Nginx's number for it: no standard one exists, and SDKs do not repeat a 499."""
+
+_STATUS: Final[dict[ErrorCode, int]] = {
+    "config.unknown_key": 400,
+    "config.invalid": 400,
+    "config.home_unusable": 500,
+    "config.home_network_fs": 500,
+    "config.home_locked": 500,
+    "config.port_busy": 409,
+    "config.downgrade": 500,
+    "protocol.bad_frame": 400,
+    "protocol.too_large": 413,
+    "cluster.no_master": 503,
+    "cluster.not_durable": 503,
+    "cluster.journal_corrupt": 500,
+    "cluster.stopping": 503,
+    "placement.unknown_model": 404,
+    "placement.no_fit": 400,
+    "placement.no_backend": 400,
+    "placement.no_node": 400,
+    "placement.no_space": 400,
+    "placement.unsupported_shape": 400,
+    "placement.facts_missing": 503,
+    "placement.plan_changed": 409,
+    "placement.card_changed": 409,
+    "placement.already_live": 409,
+    "placement.not_live": 409,
+    "placement.busy": 409,
+    "placement.port_busy": 409,
+    "placement.failed": 503,
+    "store.card_invalid": 400,
+    "store.card_unknown_field": 400,
+    "store.gguf_invalid": 400,
+    "store.gguf_truncated": 400,
+    "store.incomplete": 409,
+    "store.digest_mismatch": 502,
+    "store.no_space": 507,
+    "store.disk_failed": 500,
+    "store.source_unavailable": 502,
+    "store.source_changed": 409,
+    "store.stalled": 504,
+    "store.offline": 409,
+    "store.downloads_disabled": 409,
+    "store.cancelled": 409,
+    "store.not_found": 404,
+    "store.in_use": 409,
+    "engine.unavailable": 503,
+    "engine.binary_invalid": 500,
+    "engine.cpu_unsupported": 500,
+    "engine.unsupported": 400,
+    "engine.request_failed": 500,
+    "engine.gone": 503,
+    "engine.busy": 503,
+    "runner.spawn_failed": 503,
+    "runner.exited": 503,
+    "runner.out_of_memory": 503,
+    "runner.load_stalled": 503,
+    "runner.probe_failed": 503,
+    "runner.no_memory": 503,
+    "request.invalid": 400,
+    "request.invalid_id": 400,
+    "request.unsupported_field": 400,
+    "request.too_large": 413,
+    "request.timeout": 408,
+    "request.context_length_exceeded": 400,
+    "request.model_not_found": 404,
+    "request.instance_loading": 503,
+    "request.not_found": 404,
+    "request.method_not_allowed": 405,
+    "request.host_refused": 421,
+    "request.origin_refused": 403,
+    "request.content_type": 415,
+    "request.unauthenticated": 401,
+    "request.forbidden": 403,
+    "request.cancelled": CLIENT_CLOSED_REQUEST,
+    "request.overloaded": 503,
+    "internal.bug": 500,
+}
+
+_OPENAI_CODES: Final[dict[ErrorCode, str]] = {
+    "request.model_not_found": "model_not_found",
+    "request.context_length_exceeded": "context_length_exceeded",
+    "request.unauthenticated": "invalid_api_key",
+}
+
+Dialect = Literal["openai", "control"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachments:
+    """Documents that an error carries beside its words."""
+
+    loading: LoadingDocument | None = None
+    failure: InstanceFailure | None = None
+    plan: Plan | None = None
+    refusals: tuple[Refusal, ...] = ()
+    missing_facts: tuple[str, ...] = ()
+
+
+class DocumentedError(SkulkError):
+    """An error with documents attached: what is loading, which plan is of now, who refused."""
+
+    def __init__(self, error: SkulkError, attachments: Attachments) -> None:
+        super().__init__(
+            error.code,
+            error.message,
+            remediation=error.remediation,
+            details=error.details,
+            retry_after_s=error.retry_after_s,
+        )
+        self.attachments = attachments
+
+
+def status_of(code: ErrorCode) -> int:
+    """Choose the status of an error code; codes of the operator's own program never get here."""
+    return _STATUS.get(code, 500)
+
+
+def envelope(error: SkulkError, *, dialect: Dialect, command_id: str | None) -> dict[str, Any]:
+    """Give an error as the JSON that clients of the dialect read.
+
+    The form is one for all routes: what OpenAI clients read (`message`, `type`, `param`, `code`),
+    what ours read (`skulk_code`, `remediation`, `details`), and documents where there are any.
+    """
+    status = status_of(error.code)
+    details = dict(error.details)
+    param = details.pop("param", None)
+    message = error.message
+    if dialect == "openai" and error.code == "request.context_length_exceeded":
+        message = f"context_length_exceeded: {message}"
+    body: dict[str, Any] = {
+        "message": message,
+        "type": _openai_type(status),
+        "param": param,
+        "code": _OPENAI_CODES.get(error.code, error.code) if dialect == "openai" else error.code,
+        "skulk_code": error.code,
+        "remediation": error.remediation,
+        "details": details,
+    }
+    if command_id is not None:
+        body["command_id"] = command_id
+    if error.retry_after_s is not None:
+        body["retry_after_s"] = error.retry_after_s
+    if isinstance(error, DocumentedError):
+        body |= _documents(error.attachments)
+    return body
+
+
+def error_reply(
+    error: SkulkError,
+    *,
+    dialect: Dialect,
+    command_id: str | None = None,
+    headers: tuple[Header, ...] = (),
+) -> Reply:
+    """Answer with an error."""
+    extra: list[Header] = [(b"content-type", b"application/json"), *headers]
+    if command_id is not None:
+        extra.append((COMMAND_ID_HEADER.encode(), command_id.encode()))
+    if error.retry_after_s is not None:
+        extra.append((b"retry-after", str(error.retry_after_s).encode()))
+    status = status_of(error.code)
+    if status == HTTPStatus.UNAUTHORIZED:
+        extra.append((b"www-authenticate", b'Bearer realm="skulk"'))
+    document = {"error": envelope(error, dialect=dialect, command_id=command_id)}
+    return Reply(status=status, body=json.dumps(document).encode(), headers=tuple(extra))
+
+
+def bug() -> SkulkError:
+    """Give the error that stands for a bug; its story is in the log under the command id."""
+    return SkulkError(
+        "internal.bug",
+        "the node failed to handle this request; its log has the story",
+        remediation="Report it with the lines of `skulk logs` that carry this command id.",
+    )
+
+
+def invalid_body(error: ValidationError, kind: type[FrozenModel]) -> RequestError:
+    """Turn what a wire type refused into one sentence per field, naming each."""
+    problems: list[str] = []
+    first = ""
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        place = ".".join(str(part) for part in problem["loc"])
+        first = first or place
+        known = ", ".join(kind.model_fields)
+        text = (
+            f"is not a field here (known: {known})"
+            if problem["type"] == "extra_forbidden"
+            else problem["msg"]
+        )
+        problems.append(f"{place}: {text}" if place else text)
+    return RequestError(
+        "request.invalid",
+        "; ".join(problems[:5]),
+        remediation="See docs/api.md for the fields of this route.",
+        details={"param": first or None},
+    )
+
+
+def _openai_type(status: int) -> str:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return "authentication_error"
+    if status == HTTPStatus.FORBIDDEN:
+        return "permission_error"
+    return "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+
+
+def _documents(attachments: Attachments) -> dict[str, Any]:
+    documents: dict[str, Any] = {}
+    if attachments.loading is not None:
+        documents["loading"] = attachments.loading.model_dump(mode="json")
+    if attachments.failure is not None:
+        documents["failure"] = attachments.failure.model_dump(mode="json")
+    if attachments.plan is not None:
+        documents["plan"] = attachments.plan.model_dump(mode="json")
+    if attachments.refusals:
+        documents["refusals"] = [item.model_dump(mode="json") for item in attachments.refusals]
+    if attachments.missing_facts:
+        documents["missing_facts"] = list(attachments.missing_facts)
+    return documents
