@@ -24,15 +24,15 @@ _SAMPLING_NAMES: Final = {
 }
 
 
-def chat_body(task: ChatTask) -> bytes:
+def chat_body(task: ChatTask, *, is_stream: bool) -> bytes:
     """Write the body of `POST /v1/chat/completions` for a task."""
     tools, tool_choice = _offered_tools(task)
     body: dict[str, Json] = {
         "messages": [_message(message) for message in task.messages],
-        "stream": task.stream,
+        "stream": is_stream,
         "cache_prompt": True,
     }
-    if task.stream:
+    if is_stream:
         body["stream_options"] = {"include_usage": True}
         # The first progress frame says that a slot has taken the task and how long its prompt is;
         # the following ones are the sign of life of a long prefill.

@@ -98,7 +98,11 @@ class UpstreamClient:
 
     def chat(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
         """Serve one task; see `EngineClient.chat`."""
-        return self._stream(task) if task.stream else self._whole_answer(task)
+        # llama-server lists other tokens in a whole answer than in a stream (its end token among
+        # them), so log-probabilities always come from the stream.
+        if task.stream or task.logprobs is not None:
+            return self._stream(task)
+        return self._whole_answer(task)
 
     async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
         """Embed each input, in order; see `EngineClient.embed`."""
@@ -140,7 +144,7 @@ class UpstreamClient:
         decoder = StreamDecoder(task.logprobs or 0)
         response: HttpResponse | None = None
         try:
-            response = await self._accepted(task)
+            response = await self._accepted(task, is_stream=True)
             while not decoder.is_over:
                 for frame in decoder.feed(await response.next_piece()):
                     yield frame
@@ -152,16 +156,16 @@ class UpstreamClient:
             elif response is not None:
                 response.close()
 
-    async def _accepted(self, task: ChatTask) -> HttpResponse:
-        response = await self._http.request("POST", _CHAT, chat_body(task))
+    async def _accepted(self, task: ChatTask, *, is_stream: bool) -> HttpResponse:
+        response = await self._http.request("POST", _CHAT, chat_body(task, is_stream=is_stream))
         if response.status == _OK:
             return response
         raise error_of_answer(response.status, await _whole(response, MAX_REFUSAL_BYTES))
 
     async def _whole_answer(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
         try:
-            body = await _whole(await self._accepted(task), MAX_ANSWER_BYTES)
-            frames = decode_whole(body, task.logprobs or 0)
+            body = await _whole(await self._accepted(task, is_stream=False), MAX_ANSWER_BYTES)
+            frames = decode_whole(body)
         except SkulkError as error:
             frames = (error_frame(error),)
         for frame in frames:

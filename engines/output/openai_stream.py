@@ -207,8 +207,8 @@ class StreamDecoder:
         frames.append(Failed(error.body()))
 
 
-def decode_whole(body: bytes, n_alternatives: int = 0) -> tuple[Frame, ...]:
-    """Give the frames of an answer that was not streamed: started, at most one chunk, terminal."""
+def decode_whole(body: bytes) -> tuple[Frame, ...]:
+    """Give the frames of a whole answer: started, at most one chunk, terminal. No logprobs."""
     try:
         answer = _Answer.model_validate_json(body)
     except ValidationError:
@@ -222,7 +222,7 @@ def decode_whole(body: bytes, n_alternatives: int = 0) -> tuple[Frame, ...]:
     if reason is None:
         return (Failed(_unknown_reason(choice.finish_reason or "").body()),)
     usage = _usage(answer.usage, answer.timings)
-    chunk = _chunk(choice, choice.message, n_alternatives)
+    chunk = _chunk(choice, choice.message, 0)
     started = Started(usage.prompt_tokens if answer.usage else None)
     terminal = Finished(reason, usage)
     return (started, terminal) if chunk is None else (started, chunk, terminal)

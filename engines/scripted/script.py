@@ -1,0 +1,123 @@
+"""What the scripted engine says, token by token. Pure; standard library only.
+
+One word is one token, with the white space before it. Nothing is random: the same request to the
+same script gives the same tokens.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+from engines.output.stop_filter import StopFilter
+from engines.output.utf8 import Utf8Assembler
+
+_WORD: Final = re.compile(r"\s*\S+")
+EMBEDDING_WIDTH: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """The card's [scripted] table, and the size that the instance was placed with.
+
+    `protocol.cards.ScriptedSection` says what each field does. This process does not import it:
+    Pydantic would triple the time until it listens.
+    """
+
+    slots: int
+    context_tokens: int
+    reply: str
+    repeat: bool = False
+    token_delay_ms: int = 0
+    first_token_delay_ms: int = 0
+    load_delay_ms: int = 0
+    load_progress_every_ms: int = 0
+    load_exit_code: int | None = None
+    load_stderr: str = ""
+    load_signal: int | None = None
+    exit_after_tokens: int | None = None
+    stall_after_tokens: int | None = None
+    memory_bytes: int = 0
+    ignore_sigterm: bool = False
+    split_utf8: bool = False
+
+
+def render(messages: list[dict[str, str]]) -> str:
+    """Render a conversation to the prompt that is counted."""
+    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+
+
+def count_tokens(text: str) -> int:
+    """Count words."""
+    return len(_WORD.findall(text))
+
+
+def embedding(text: str) -> list[float]:
+    """Give a vector of length 1 that depends on the text alone."""
+    raw = [
+        1.0 + sum((position + 1) * byte for position, byte in enumerate(text.encode()[at::8]))
+        for at in range(EMBEDDING_WIDTH)
+    ]
+    length = sum(value * value for value in raw) ** 0.5
+    return [value / length for value in raw]
+
+
+@final
+class Utterance:
+    """One answer under way.
+
+    Args:
+        script: What is said.
+        prompt_tokens: Of the prompt; it takes its part of the context.
+        max_tokens: The budget, if there is one.
+        stop: Strings that end the answer.
+    """
+
+    def __init__(
+        self, script: Script, *, prompt_tokens: int, max_tokens: int | None, stop: tuple[str, ...]
+    ) -> None:
+        room = script.context_tokens - prompt_tokens
+        self._budget = room if max_tokens is None else min(room, max_tokens)
+        self._tokens = _tokens(script)
+        self._characters = Utf8Assembler()
+        self._filter = StopFilter(stop)
+        self.n_tokens = 0
+        self.reason: str | None = None
+        """`stop` or `length` once the answer is over."""
+
+    def step(self) -> str:
+        """Say one more token and give the text that may be shown now, often that token's own."""
+        token = next(self._tokens, None)
+        if token is None:
+            return self._end("stop")
+        self.n_tokens += 1
+        text = self._filter.feed(self._characters.feed(token))
+        if self._filter.has_stopped:
+            self.reason = "stop"
+            return text
+        if self.n_tokens >= self._budget:
+            return text + self._end("length")
+        return text
+
+    def _end(self, reason: str) -> str:
+        self.reason = reason
+        text = self._filter.feed(self._characters.flush()) + self._filter.flush()
+        if self._filter.has_stopped:
+            self.reason = "stop"
+        return text
+
+
+def _tokens(script: Script) -> Iterator[bytes]:
+    words = [word.encode() for word in _WORD.findall(script.reply)]
+    is_first_round = True
+    while words:
+        for position, word in enumerate(words):
+            opens_a_round = position == 0 and not is_first_round and not word[:1].isspace()
+            token = b" " + word if opens_a_round else word
+            if script.split_utf8:
+                yield from (token[at : at + 1] for at in range(len(token)))
+            else:
+                yield token
+        if not script.repeat:
+            return
+        is_first_round = False
