@@ -1,0 +1,161 @@
+"""Admission of tasks to one engine: `slot_queue` decides, this waits."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Literal, final
+
+from engines.base import EngineClient
+from protocol.clock import Clock
+from protocol.errors import EngineError, ErrorBody, error_of
+from protocol.tasks import ChatTask
+from skulkd.worker.slot_queue import MAX_QUEUED, Admit, SlotQueue
+from skulkd.worker.token_budget import (
+    DEFAULT_MAX_OUTPUT_TOKENS,
+    TokenBudget,
+    bounded_budget,
+    counted_budget,
+    needs_count,
+)
+
+_Signal = Literal["admit", "count", "closed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotLimits:
+    """What one instance offers."""
+
+    slots: int
+    context_tokens: int
+    """Window of one request, and the pool that all share."""
+    default_max_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
+    max_queued: int = MAX_QUEUED
+
+
+@final
+class Slots:
+    """The slots of one running engine.
+
+    Args:
+        limits: What the engine was started with.
+        client: Asked for the size of prompts.
+        clock: For the guess in `engine.busy`.
+    """
+
+    def __init__(self, limits: SlotLimits, client: EngineClient, clock: Clock) -> None:
+        self._limits: Final = limits
+        self._client = client
+        self._clock = clock
+        self._queue = SlotQueue(
+            slots=limits.slots,
+            pool_tokens=limits.context_tokens,
+            max_queued=limits.max_queued,
+        )
+        self._waiters: dict[int, asyncio.Future[_Signal]] = {}
+        self._closed_by: ErrorBody | None = None
+
+    @property
+    def n_running(self) -> int:
+        """Tasks that have a slot."""
+        return self._queue.n_running
+
+    @property
+    def n_queued(self) -> int:
+        """Tasks that wait for one."""
+        return self._queue.n_queued
+
+    @asynccontextmanager
+    async def admitted(self, task: ChatTask) -> AsyncGenerator[ChatTask]:
+        """Wait for a slot and hold it; gives the task with its limit of output tokens set.
+
+        Raises:
+            EngineError: `engine.busy` when too many wait.
+            RequestError: `request.context_length_exceeded`.
+            SkulkError: What `close` was called with.
+        """
+        self._check_open()
+        if self._queue.n_queued >= self._limits.max_queued:
+            raise self._busy()
+        budget, is_exact = await self._budget(task)
+        self._check_open()
+        ticket = self._queue.try_enqueue(budget.reserved_tokens, is_exact=is_exact)
+        if ticket is None:
+            raise self._busy()
+        try:
+            budget = await self._wait(ticket, task, budget)
+            yield task.model_copy(update={"max_tokens": budget.max_tokens})
+        finally:
+            del self._waiters[ticket]
+            self._queue.leave(ticket, now=self._clock.monotonic_s())
+            self._pump()
+
+    def close(self, error: ErrorBody) -> None:
+        """Refuse the waiting tasks and all later ones with `error`; running ones go on."""
+        self._closed_by = error
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_result("closed")
+
+    def _check_open(self) -> None:
+        if self._closed_by is not None:
+            raise error_of(self._closed_by)
+
+    async def _budget(self, task: ChatTask) -> tuple[TokenBudget, bool]:
+        if not needs_count(
+            task,
+            window_tokens=self._limits.context_tokens,
+            default_max_tokens=self._limits.default_max_tokens,
+        ):
+            return bounded_budget(task, self._limits.default_max_tokens), False
+        return await self._counted(task), True
+
+    async def _wait(self, ticket: int, task: ChatTask, budget: TokenBudget) -> TokenBudget:
+        waiter = self._renew_waiter(ticket)
+        self._pump()
+        while await waiter == "count":
+            # The new one is there before the queue may decide about it.
+            waiter = self._renew_waiter(ticket)
+            budget = await self._counted(task)
+            self._queue.set_exact(ticket, budget.reserved_tokens)
+            self._pump()
+        self._check_open()
+        return budget
+
+    def _renew_waiter(self, ticket: int) -> "asyncio.Future[_Signal]":
+        waiter: asyncio.Future[_Signal] = asyncio.get_running_loop().create_future()
+        self._waiters[ticket] = waiter
+        return waiter
+
+    async def _counted(self, task: ChatTask) -> TokenBudget:
+        limits = self._limits
+        try:
+            prompt_tokens = await self._client.count_tokens(task)
+        except EngineError as error:
+            if error.code != "engine.unsupported":
+                raise
+            # Nobody can count: the task runs alone, and the engine itself guards its window.
+            wanted = bounded_budget(task, limits.default_max_tokens).max_tokens
+            return TokenBudget(prompt_tokens=limits.context_tokens, max_tokens=wanted)
+        return counted_budget(
+            task,
+            prompt_tokens,
+            window_tokens=limits.context_tokens,
+            default_max_tokens=limits.default_max_tokens,
+        )
+
+    def _pump(self) -> None:
+        while (step := self._queue.next_step(now=self._clock.monotonic_s())) is not None:
+            waiter = self._waiters[step.ticket]
+            if not waiter.done():
+                waiter.set_result("admit" if isinstance(step, Admit) else "count")
+
+    def _busy(self) -> EngineError:
+        return EngineError(
+            "engine.busy",
+            f"{self._queue.n_running} requests run and {self._queue.n_queued} wait, which is as "
+            "many as this instance takes",
+            remediation="Retry after the given time, or place the model a second time.",
+            details={"running": self._queue.n_running, "queued": self._queue.n_queued},
+            retry_after_s=self._queue.retry_after_s(),
+        )

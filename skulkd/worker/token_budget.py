@@ -1,0 +1,103 @@
+"""How many tokens a task may take, before anybody has counted them. Pure.
+
+The window of one request and the pool that all requests of an instance share have the same size:
+the engine keeps one unified cache. What a task may take is its prompt and its answer at their
+longest; the prompt is first bounded from above by what can be seen without a tokenizer.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.errors import RequestError
+from protocol.tasks import ChatMessage, ChatTask
+
+DEFAULT_MAX_OUTPUT_TOKENS: Final = 4096
+MESSAGE_TOKENS: Final = 64
+"""What a chat template puts around one message, at most."""
+TEMPLATE_TOKENS: Final = 512
+"""What a template says on its own: a default system prompt, the opening of the answer."""
+TOOLS_TOKENS: Final = 1024
+"""What a template says about how to call tools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBudget:
+    """What a task is allowed, and what it reserves of the pool."""
+
+    prompt_tokens: int
+    """Exact when counted, else an upper bound."""
+    max_tokens: int
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Prompt and answer at their longest."""
+        return self.prompt_tokens + self.max_tokens
+
+
+def prompt_bound_tokens(task: ChatTask) -> int:
+    """Bound the rendered prompt from above: no tokenizer makes more tokens than bytes."""
+    bound = TEMPLATE_TOKENS + sum(_message_bytes(message) for message in task.messages)
+    bound += MESSAGE_TOKENS * len(task.messages)
+    if task.tools:
+        bound += TOOLS_TOKENS + sum(
+            len(tool.name.encode()) + len(tool.description.encode()) + _json_bytes(tool.parameters)
+            for tool in task.tools
+        )
+    if task.response_format is not None and task.response_format.json_schema is not None:
+        bound += _json_bytes(task.response_format.json_schema)
+    return bound
+
+
+def wanted_tokens(task: ChatTask, default_max_tokens: int) -> int:
+    """Give the answer's limit before it is cut to the window."""
+    return default_max_tokens if task.max_tokens is None else task.max_tokens
+
+
+def needs_count(task: ChatTask, *, window_tokens: int, default_max_tokens: int) -> bool:
+    """Tell whether the bound cannot show that prompt and answer fit the window."""
+    wanted = wanted_tokens(task, default_max_tokens)
+    return prompt_bound_tokens(task) + wanted > window_tokens
+
+
+def bounded_budget(task: ChatTask, default_max_tokens: int) -> TokenBudget:
+    """Give the budget of a task whose bound fits the window."""
+    return TokenBudget(
+        prompt_tokens=prompt_bound_tokens(task),
+        max_tokens=wanted_tokens(task, default_max_tokens),
+    )
+
+
+def counted_budget(
+    task: ChatTask, prompt_tokens: int, *, window_tokens: int, default_max_tokens: int
+) -> TokenBudget:
+    """Give the budget of a task whose prompt was counted; the answer is cut to the window.
+
+    Raises:
+        RequestError: `request.context_length_exceeded` when no token is left for the answer.
+    """
+    left = window_tokens - prompt_tokens
+    if left < 1:
+        raise RequestError(
+            "request.context_length_exceeded",
+            f"the prompt has {prompt_tokens} tokens and the context window {window_tokens}, so "
+            "nothing is left for an answer",
+            remediation="Shorten the prompt, or place the model with a larger --context.",
+            details={"prompt_tokens": prompt_tokens, "context_tokens": window_tokens},
+        )
+    max_tokens = min(left, wanted_tokens(task, default_max_tokens))
+    return TokenBudget(prompt_tokens=prompt_tokens, max_tokens=max_tokens)
+
+
+def _message_bytes(message: ChatMessage) -> int:
+    n_bytes = len(message.content.encode()) + len((message.reasoning or "").encode())
+    n_bytes += len((message.name or "").encode()) + len((message.tool_call_id or "").encode())
+    return n_bytes + sum(
+        len(call.id.encode()) + len(call.name.encode()) + len(call.arguments.encode())
+        for call in message.tool_calls
+    )
+
+
+def _json_bytes(value: object) -> int:
+    # Templates print schemas indented and with spaces; twice the compact form covers that.
+    return 2 * len(json.dumps(value, ensure_ascii=False).encode())

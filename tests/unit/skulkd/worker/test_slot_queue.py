@@ -1,0 +1,139 @@
+from collections import deque
+
+import hypothesis
+from hypothesis import strategies
+
+from skulkd.worker.slot_queue import Admit, Count, SlotQueue, Step
+
+
+def steps_of(queue: SlotQueue, *, now: float = 0.0) -> list[Step]:
+    found: list[Step] = []
+    while (step := queue.next_step(now=now)) is not None:
+        found.append(step)
+    return found
+
+
+def enqueue(queue: SlotQueue, tokens: int, *, is_exact: bool = True) -> int:
+    ticket = queue.try_enqueue(tokens, is_exact=is_exact)
+    assert ticket is not None
+    return ticket
+
+
+def test_tasks_start_in_order_until_the_slots_are_taken() -> None:
+    queue = SlotQueue(slots=2, pool_tokens=100)
+    first, second, third = (enqueue(queue, 10) for _ in range(3))
+    assert steps_of(queue) == [Admit(first), Admit(second)]
+    queue.leave(second, now=1.0)
+    assert steps_of(queue) == [Admit(third)]
+
+
+def test_the_pool_is_shared_and_a_short_task_does_not_overtake() -> None:
+    queue = SlotQueue(slots=4, pool_tokens=100)
+    running, long, short = enqueue(queue, 60), enqueue(queue, 50), enqueue(queue, 5)
+    assert steps_of(queue) == [Admit(running)]
+    queue.leave(running, now=1.0)
+    assert steps_of(queue) == [Admit(long), Admit(short)]
+
+
+def test_a_task_larger_than_the_pool_runs_alone() -> None:
+    queue = SlotQueue(slots=4, pool_tokens=100)
+    large, small = enqueue(queue, 500), enqueue(queue, 1)
+    assert steps_of(queue) == [Admit(large)]
+    queue.leave(large, now=1.0)
+    assert steps_of(queue) == [Admit(small)]
+
+
+def test_only_a_head_whose_bound_does_not_fit_is_counted_and_once() -> None:
+    queue = SlotQueue(slots=4, pool_tokens=100)
+    first, second = enqueue(queue, 60, is_exact=False), enqueue(queue, 60, is_exact=False)
+    assert steps_of(queue) == [Admit(first), Count(second)]
+    assert steps_of(queue) == []
+    queue.set_exact(second, 40)
+    assert steps_of(queue) == [Admit(second)]
+    assert queue.used_tokens == 100
+
+
+def test_a_task_that_is_counted_starts_when_room_appears_first() -> None:
+    queue = SlotQueue(slots=4, pool_tokens=100)
+    first, second = enqueue(queue, 60), enqueue(queue, 60, is_exact=False)
+    assert steps_of(queue) == [Admit(first), Count(second)]
+    queue.leave(first, now=1.0)
+    assert steps_of(queue) == [Admit(second)]
+    queue.set_exact(second, 1)
+    queue.leave(second, now=2.0)
+    assert queue.used_tokens == 0
+
+
+def test_a_full_queue_takes_no_more() -> None:
+    queue = SlotQueue(slots=1, pool_tokens=100, max_queued=2)
+    enqueue(queue, 1)
+    steps_of(queue)
+    assert [queue.try_enqueue(1, is_exact=True) is None for _ in range(3)] == [False, False, True]
+
+
+def test_the_guess_of_waiting_time_follows_the_service_time() -> None:
+    queue = SlotQueue(slots=1, pool_tokens=100)
+    now = 0.0
+    for _ in range(50):
+        ticket = enqueue(queue, 1)
+        steps_of(queue, now=now)
+        now += 10.0
+        queue.leave(ticket, now=now)
+    assert queue.retry_after_s() == 10
+    for _ in range(100):
+        enqueue(queue, 1)
+    assert queue.retry_after_s() == 60
+
+
+Move = tuple[str, int, bool]
+MOVES = strategies.lists(
+    strategies.tuples(
+        strategies.sampled_from(["enqueue", "finish", "leave", "count"]),
+        strategies.integers(min_value=1, max_value=150),
+        strategies.booleans(),
+    ),
+    max_size=60,
+)
+
+
+@hypothesis.given(moves=MOVES, slots=strategies.integers(min_value=1, max_value=4))
+def test_nobody_is_overtaken_and_limits_hold_in_any_history(moves: list[Move], slots: int) -> None:
+    queue = SlotQueue(slots=slots, pool_tokens=100, max_queued=8)
+    waiting: deque[int] = deque()
+    running: dict[int, int] = {}
+    tokens: dict[int, int] = {}
+    counting: set[int] = set()
+    for kind, number, is_exact in moves:
+        if kind == "enqueue":
+            ticket = queue.try_enqueue(number, is_exact=is_exact)
+            assert (ticket is None) == (len(waiting) >= 8)
+            if ticket is not None:
+                waiting.append(ticket)
+                tokens[ticket] = number
+        elif kind == "finish" and running:
+            ticket = sorted(running)[number % len(running)]
+            del running[ticket]
+            queue.leave(ticket, now=1.0)
+        elif kind == "leave" and waiting:
+            ticket = waiting[number % len(waiting)]
+            waiting.remove(ticket)
+            queue.leave(ticket, now=1.0)
+        elif kind == "count" and counting:
+            ticket = min(counting)
+            counting.discard(ticket)
+            if ticket in waiting:
+                tokens[ticket] = min(tokens[ticket], number)
+            queue.set_exact(ticket, tokens[ticket])
+        for step in steps_of(queue):
+            assert step.ticket == waiting[0], "first come, first served"
+            if isinstance(step, Count):
+                assert step.ticket not in counting
+                counting.add(step.ticket)
+            else:
+                running[waiting.popleft()] = tokens[step.ticket]
+        assert queue.n_running == len(running) <= slots
+        assert queue.n_queued == len(waiting)
+        assert queue.used_tokens == sum(running.values())
+        assert len(running) <= 1 or queue.used_tokens <= 100
+        # Work is conserved: with nothing running, nothing waits.
+        assert running or not waiting

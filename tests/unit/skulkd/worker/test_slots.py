@@ -1,0 +1,207 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from engines.base import EngineStatistics, LoadStatus
+from protocol.data_frames import Frame
+from protocol.errors import EngineError, ErrorBody, SkulkError
+from protocol.ids import ModelId
+from protocol.tasks import ChatMessage, ChatTask
+from skulkd.runtime.clock import SystemClock
+from skulkd.worker.slots import SlotLimits, Slots
+from tests.support.builders import a_command_id
+
+
+class CountingClient:
+    """Counts prompts as the test says; serves nothing."""
+
+    def __init__(self, prompt_tokens: int | None = 10) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.n_counts = 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def count_tokens(self, task: ChatTask) -> int:
+        self.n_counts += 1
+        await self.may_answer.wait()
+        if self.prompt_tokens is None:
+            raise EngineError("engine.unsupported", "cannot count")
+        return self.prompt_tokens
+
+    async def load_status(self) -> LoadStatus:
+        return LoadStatus(loaded=True)
+
+    def chat(self, task: ChatTask) -> AsyncIterator[Frame]:
+        raise AssertionError("slots do not chat")
+
+    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
+        return ()
+
+    async def statistics(self) -> EngineStatistics:
+        return EngineStatistics(slots=1, slots_busy=0, context_tokens=1)
+
+    async def close(self) -> None:
+        return
+
+
+def a_task(*, content: str = "x", max_tokens: int | None = 100) -> ChatTask:
+    return ChatTask(
+        command_id=a_command_id(),
+        model_id=ModelId("a/b"),
+        messages=(ChatMessage(role="user", content=content),),
+        max_tokens=max_tokens,
+    )
+
+
+def slots_of(
+    client: CountingClient, *, slots: int = 1, context_tokens: int = 4096, max_queued: int = 4
+) -> Slots:
+    limits = SlotLimits(slots=slots, context_tokens=context_tokens, max_queued=max_queued)
+    return Slots(limits, client, SystemClock())
+
+
+class Holder:
+    """A request that takes a slot and keeps it until told."""
+
+    def __init__(self, slots: Slots, task: ChatTask) -> None:
+        self.admitted: ChatTask | None = None
+        self.done = asyncio.Event()
+        self.task = asyncio.create_task(self._hold(slots, task))
+
+    async def _hold(self, slots: Slots, task: ChatTask) -> None:
+        async with slots.admitted(task) as admitted:
+            self.admitted = admitted
+            await self.done.wait()
+
+    async def finish(self) -> None:
+        self.done.set()
+        await self.task
+
+    async def cancel(self) -> None:
+        self.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await self.task
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(5.0):
+            await story()
+
+    asyncio.run(bounded())
+
+
+def test_a_cancelled_holder_frees_its_slot_and_a_cancelled_waiter_its_place() -> None:
+    async def story() -> None:
+        slots = slots_of(CountingClient())
+        holders = [Holder(slots, a_task()) for _ in range(3)]
+        await settle()
+        assert (slots.n_running, slots.n_queued) == (1, 2)
+        await holders[1].cancel()
+        await holders[0].cancel()
+        await settle()
+        assert holders[2].admitted is not None
+        await holders[2].finish()
+        assert (slots.n_running, slots.n_queued) == (0, 0)
+
+    run(story)
+
+
+def test_a_short_task_is_admitted_without_asking_the_engine() -> None:
+    async def story() -> None:
+        client = CountingClient()
+        async with slots_of(client).admitted(a_task(max_tokens=None)) as admitted:
+            assert admitted.max_tokens == 4086
+            assert client.n_counts == 1  # the default of 4096 does not fit this window
+        async with slots_of(client, context_tokens=8192).admitted(a_task(max_tokens=None)) as task:
+            assert task.max_tokens == 4096
+            assert client.n_counts == 1
+
+    run(story)
+
+
+def test_a_bound_that_does_not_fit_the_pool_is_counted_and_then_shares_it() -> None:
+    async def story() -> None:
+        client = CountingClient(prompt_tokens=100)
+        slots = slots_of(client, slots=4)
+        first = Holder(slots, a_task(max_tokens=2000))
+        second = Holder(slots, a_task(content="y" * 1000, max_tokens=1000))
+        await settle()
+        assert second.admitted is not None
+        assert client.n_counts == 1
+        await first.finish()
+        await second.finish()
+
+    run(story)
+
+
+def test_a_count_that_fails_leaves_the_queue_as_it_was() -> None:
+    async def story() -> None:
+        client = CountingClient(prompt_tokens=5000)
+        slots = slots_of(client)
+        with pytest.raises(SkulkError, match="5000 tokens"):
+            async with slots.admitted(a_task(content="y" * 5000)):
+                raise AssertionError("admitted")
+        assert (slots.n_running, slots.n_queued) == (0, 0)
+
+    run(story)
+
+
+def test_where_nobody_can_count_a_long_task_runs_alone() -> None:
+    async def story() -> None:
+        client = CountingClient(prompt_tokens=None)
+        slots = slots_of(client, slots=4)
+        long, short = Holder(slots, a_task(content="y" * 9000)), Holder(slots, a_task())
+        await settle()
+        assert long.admitted is not None
+        assert long.admitted.max_tokens == 100
+        assert short.admitted is None
+        await long.finish()
+        await short.finish()
+
+    run(story)
+
+
+def test_a_full_queue_answers_busy_with_a_time() -> None:
+    async def story() -> None:
+        slots = slots_of(CountingClient(), max_queued=1)
+        holders = [Holder(slots, a_task()) for _ in range(2)]
+        await settle()
+        with pytest.raises(EngineError) as caught:
+            async with slots.admitted(a_task()):
+                raise AssertionError("admitted")
+        assert caught.value.code == "engine.busy"
+        assert caught.value.retry_after_s == 2
+        for holder in holders:
+            await holder.finish()
+
+    run(story)
+
+
+def test_closing_refuses_who_waits_or_counts_and_lets_who_runs_go_on() -> None:
+    async def story() -> None:
+        client = CountingClient()
+        slots = slots_of(client, slots=4)
+        running = Holder(slots, a_task(max_tokens=3000))
+        client.may_answer.clear()
+        counting = Holder(slots, a_task(max_tokens=3000))
+        waiting = Holder(slots, a_task(max_tokens=3000))
+        await settle()
+        assert (slots.n_running, slots.n_queued, client.n_counts) == (1, 2, 1)
+        slots.close(ErrorBody(code="engine.gone", message="the engine is gone"))
+        client.may_answer.set()
+        for holder in (counting, waiting):
+            with pytest.raises(EngineError, match="gone"):
+                await holder.task
+        with pytest.raises(EngineError, match="gone"):
+            async with slots.admitted(a_task()):
+                raise AssertionError("admitted")
+        await running.finish()
+
+    run(story)

@@ -1,0 +1,74 @@
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from protocol.errors import RequestError
+from protocol.ids import ModelId
+from protocol.tasks import ChatMessage, ChatTask, ToolCall, ToolDefinition
+from skulkd.worker.token_budget import (
+    bounded_budget,
+    counted_budget,
+    needs_count,
+    prompt_bound_tokens,
+)
+from tests.support.builders import a_command_id
+
+
+def a_task(*texts: str, max_tokens: int | None = None) -> ChatTask:
+    return ChatTask(
+        command_id=a_command_id(),
+        model_id=ModelId("a/b"),
+        messages=tuple(ChatMessage(role="user", content=text) for text in texts),
+        max_tokens=max_tokens,
+    )
+
+
+@hypothesis.given(texts=strategies.lists(strategies.text(max_size=50), min_size=1, max_size=5))
+def test_the_bound_is_never_below_the_bytes(texts: list[str]) -> None:
+    assert prompt_bound_tokens(a_task(*texts)) >= sum(len(text.encode()) for text in texts)
+
+
+def test_everything_that_a_template_prints_is_in_the_bound() -> None:
+    plain = a_task("x")
+    long = "y" * 1000
+    call = ToolCall(id="1", name="f", arguments=long)
+    for message in (
+        ChatMessage(role="assistant", content="x", reasoning=long),
+        ChatMessage(role="assistant", content="x", tool_calls=(call,)),
+        ChatMessage(role="tool", content="x", name=long),
+    ):
+        task = plain.model_copy(update={"messages": (message,)})
+        assert prompt_bound_tokens(task) >= prompt_bound_tokens(plain) + 1000
+    tool = ToolDefinition(name="f", description=long, parameters={"a": long})
+    task = plain.model_copy(update={"tools": (tool,)})
+    assert prompt_bound_tokens(task) >= prompt_bound_tokens(plain) + 3000
+
+
+def test_a_short_prompt_needs_no_count() -> None:
+    task = a_task("hello", max_tokens=64)
+    assert not needs_count(task, window_tokens=8192, default_max_tokens=4096)
+    budget = bounded_budget(task, 4096)
+    assert budget.max_tokens == 64
+    assert budget.reserved_tokens == prompt_bound_tokens(task) + 64
+
+
+def test_without_a_limit_the_answer_gets_the_default_or_what_is_left() -> None:
+    task = a_task("hello")
+    assert bounded_budget(task, 4096).max_tokens == 4096
+    assert needs_count(task, window_tokens=4096, default_max_tokens=4096)
+    budget = counted_budget(task, 4000, window_tokens=4096, default_max_tokens=4096)
+    assert budget.max_tokens == 96
+    assert budget.reserved_tokens == 4096
+
+
+def test_a_limit_beyond_the_window_is_cut_to_it() -> None:
+    task = a_task("hello", max_tokens=9000)
+    assert counted_budget(task, 92, window_tokens=4096, default_max_tokens=1).max_tokens == 4004
+
+
+@pytest.mark.parametrize("prompt_tokens", [4096, 4097, 100_000])
+def test_a_prompt_that_fills_the_window_is_refused_with_both_numbers(prompt_tokens: int) -> None:
+    with pytest.raises(RequestError) as caught:
+        counted_budget(a_task("x"), prompt_tokens, window_tokens=4096, default_max_tokens=10)
+    assert caught.value.code == "request.context_length_exceeded"
+    assert caught.value.details == {"prompt_tokens": prompt_tokens, "context_tokens": 4096}
