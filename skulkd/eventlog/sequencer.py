@@ -19,7 +19,7 @@ from protocol.events import ClusterFounded, Event, MasterElected, SequencedEvent
 from protocol.ids import CommandId, NodeId
 from protocol.readings import Readings
 from protocol.state import ClusterState
-from skulkd.core.apply import apply
+from skulkd.core.apply import apply, repeated
 from skulkd.core.decide import decide
 from skulkd.eventlog.replica import Replica
 from skulkd.runtime.tasks import Tasks
@@ -116,7 +116,7 @@ class Sequencer:
         earlier = self._waiting.get(command.command_id)
         if earlier is not None:
             return self._reply(command, await asyncio.shield(earlier), repeated=True)
-        result = self._head.results.get(command.command_id)
+        result = repeated(self._head, command.command_id)
         if result is not None:
             return CommandReply(
                 command_id=command.command_id,
