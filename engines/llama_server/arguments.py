@@ -1,0 +1,114 @@
+"""What llama-server is told, for both of its providers. Pure.
+
+One table of settings, two spellings: flags of the binary, and attributes of the hosted server's
+parameters. Nothing outside this table ever reaches an engine's command line.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from engines.base import LoadSpec
+from protocol.cards import ModelCard
+
+CONTEXT_CHECKPOINTS: Final = 4
+"""Copies of recurrent or sliding-window state kept per slot. The default of 32 can take gigabytes
+that no plan has counted."""
+
+EmbeddingMode = Literal["off", "own_pooling", "mean_pooling"]
+"""`own_pooling` is what an embedding model's header asks for; a chat model has none, so its token
+vectors are averaged."""
+
+_ALL_LAYERS: Final = 999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How one llama-server is to run."""
+
+    model_path: str
+    socket_path: str
+    context_tokens: int
+    """The cache that all slots share, and with it the window of one request."""
+    slots: int
+    n_threads: int
+    n_gpu_layers: int
+    embeddings: EmbeddingMode
+
+
+def settings_of(spec: LoadSpec) -> ServerSettings:
+    """Give the settings for what is to be loaded."""
+    return ServerSettings(
+        model_path=str(spec.entry_path),
+        socket_path=str(spec.socket_path),
+        context_tokens=spec.context_tokens,
+        slots=spec.slots,
+        n_threads=spec.n_threads,
+        n_gpu_layers=0 if spec.compute == "cpu" else _ALL_LAYERS,
+        embeddings=_embedding_mode(spec.card),
+    )
+
+
+def binary_argv(binary: str, settings: ServerSettings) -> tuple[str, ...]:
+    """Spell the settings for a llama-server executable."""
+    argv = [
+        binary,
+        "--model", settings.model_path,
+        "--host", settings.socket_path,  # a name that ends in .sock is a Unix socket
+        "--ctx-size", str(settings.context_tokens),
+        "--parallel", str(settings.slots),
+        "--kv-unified",
+        "--threads", str(settings.n_threads),
+        "--threads-batch", str(settings.n_threads),
+        "--n-gpu-layers", str(settings.n_gpu_layers),
+        # The planner has decided: an engine that shrinks the context to fit would break its word.
+        "--fit", "off",
+        "--flash-attn", "auto",
+        # The prompt cache in host memory, 8 GiB by default, is in no plan.
+        "--cache-ram", "0",
+        "--ctx-checkpoints", str(CONTEXT_CHECKPOINTS),
+        # Our probe is the warm-up, and it comes over the path that clients use.
+        "--no-warmup",
+        "--jinja",
+        "--metrics",
+        "--slots",
+        "--no-webui",
+        "--offline",
+        "--sse-ping-interval", "-1",  # silence must mean that nothing happens
+        "--log-colors", "off",
+    ]  # fmt: skip
+    if settings.embeddings != "off":
+        argv.append("--embeddings")
+    if settings.embeddings == "mean_pooling":
+        argv += ["--pooling", "mean"]
+    return tuple(argv)
+
+
+def hosted_parameters(settings: ServerSettings) -> dict[str, str | int | bool]:
+    """Spell the settings for `engines.llama_server.hosted`, as names of its parameters."""
+    return {
+        "model_path": settings.model_path,
+        "socket_path": settings.socket_path,
+        "n_threads": settings.n_threads,
+        "n_ctx": settings.context_tokens,
+        "n_parallel": settings.slots,
+        "n_gpu_layers": settings.n_gpu_layers,
+        "n_ctx_checkpoints": CONTEXT_CHECKPOINTS,
+        "cache_ram_mib": 0,
+        "sse_ping_interval": -1,
+        "kv_unified": True,
+        "fit_params": False,
+        "warmup": False,
+        "use_jinja": True,
+        "endpoint_metrics": True,
+        "endpoint_slots": True,
+        "ui": False,
+        "offline": True,
+        "embedding": settings.embeddings != "off",
+        "has_mean_pooling": settings.embeddings == "mean_pooling",
+    }
+
+
+def _embedding_mode(card: ModelCard) -> EmbeddingMode:
+    if "TextEmbedding" not in card.tasks:
+        return "off"
+    return "mean_pooling" if "TextGeneration" in card.tasks else "own_pooling"

@@ -1,0 +1,51 @@
+"""llama-server as an engine: GGUF models, with a binary or with xllamacpp in a child."""
+
+import json
+import sys
+from typing import Final, final
+
+from engines.base import Endpoint, EngineDescription, LaunchSpec, LoadSpec
+from engines.llama_server.arguments import binary_argv, hosted_parameters, settings_of
+from engines.upstream import UpstreamClient
+from protocol.clock import Clock
+from protocol.errors import EngineError
+
+HOSTED_MODULE: Final = "engines.llama_server.hosted"
+DEFAULT_SLOTS: Final = 16
+OVERHEAD_BYTES: Final = 160 * 1024 * 1024
+
+
+@final
+class LlamaServerEngine:
+    """`engines.base.Engine` for llama-server."""
+
+    def describe(self) -> EngineDescription:
+        """Say what llama-server can do."""
+        return EngineDescription(
+            name="llama_server",
+            features=frozenset({
+                "chat", "embed", "logprobs", "tools", "grammar", "seed", "thinking",
+            }),
+            default_slots=DEFAULT_SLOTS,
+            overhead_bytes=OVERHEAD_BYTES,
+        )  # fmt: skip
+
+    def launch(self, spec: LoadSpec) -> LaunchSpec:
+        """Give the argv of the build's provider; both listen on the Unix socket."""
+        if spec.build.engine != "llama_server" or spec.build.provider == "builtin":
+            raise EngineError(
+                "engine.unsupported",
+                f"{spec.build.engine} ({spec.build.provider}) is no llama-server",
+            )
+        settings = settings_of(spec)
+        if spec.build.provider == "binary":
+            argv = binary_argv(spec.build.path, settings)
+        else:
+            parameters = json.dumps(hosted_parameters(settings), ensure_ascii=False)
+            argv = (sys.executable, "-P", "-m", HOSTED_MODULE, parameters)
+        return LaunchSpec(argv=argv, endpoint=Endpoint(socket_path=spec.socket_path))
+
+    def connect(self, spec: LoadSpec, endpoint: Endpoint, clock: Clock) -> UpstreamClient:
+        """Make a client; the engine's own timings are used, so the clock is not."""
+        del spec, clock
+        return UpstreamClient(endpoint)
