@@ -11,10 +11,13 @@ CLOCKS = {
 SLEEPERS = {
     "skulkd/runtime/tasks.py",
     "skulkd/runtime/failpoints.py",  # a slow disk, made on purpose, in the thread that writes
+    "store/fetch.py",  # a default; the store has no adapter of its own and is handed one
+    "store/service.py",  # likewise
 }
 TASK_STARTERS = {"skulkd/runtime/tasks.py"}
 PROCESS_STARTERS = (
     "skulkd/worker/launchers/",
+    "skulkd/worker/run.py",
     "store/sources/package.py",
 )
 
