@@ -38,7 +38,8 @@ class SimulatedDisk:
         self._files: dict[Path, _File] = {}
         self._directories: set[Path] = {Path("/")}
         self._locks: dict[Path, _Lock] = {}
-        self._stall = stall
+        self.stall = stall
+        """Called with the seconds that a slow sync takes."""
         self._n_crashes = 0
         self.capacity_bytes = _DEFAULT_CAPACITY_BYTES
         """What fits in all; lower it to fill the disk."""
@@ -181,8 +182,8 @@ class SimulatedDisk:
     def take_sync(self) -> None:
         """Count a sync, let it take its time, and fail it if that is due."""
         self.n_syncs += 1
-        if self.sync_delay_s and self._stall is not None:
-            self._stall(self.sync_delay_s)
+        if self.sync_delay_s and self.stall is not None:
+            self.stall(self.sync_delay_s)
         if self.sync_error is not None:
             raise self.sync_error
 

@@ -5,7 +5,6 @@ import pytest
 from protocol.errors import ConfigError
 from skulkd.runtime import failpoints
 
-
 pytestmark = pytest.mark.usefixtures("disarmed")
 
 

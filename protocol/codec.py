@@ -1,0 +1,117 @@
+"""Msgpack to wire models and back: bounded, strict about frames, silent about transports.
+
+A frame is one msgpack value, all of it. Maps have string keys, arrays become tuples, and neither a
+depth over `MAX_DEPTH`, nor NaN or an infinity, nor an extension type, nor a byte behind the value
+gets past `decode_values`; unknown fields are the models' to refuse.
+"""
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any, Final, TypeVar, cast
+
+import msgpack
+from pydantic import TypeAdapter, ValidationError
+
+from protocol.base import FrozenModel
+from protocol.errors import ProtocolError
+
+MAX_FRAME_BYTES: Final = 1 << 20
+"""What `unpack` takes unless its caller knows better: the limit of the events plane."""
+MAX_DEPTH: Final = 32
+"""Containers in containers. The deepest wire type has 9."""
+
+T = TypeVar("T")
+
+# The library has no types; these two lines are where it gets them.
+_packb = cast("Callable[..., bytes]", msgpack.packb)  # pyright: ignore[reportUnknownMemberType]
+_unpackb = cast("Callable[..., object]", msgpack.unpackb)  # pyright: ignore[reportUnknownMemberType]
+
+
+def pack(model: FrozenModel) -> bytes:
+    """Encode a model; its fields go by their own names."""
+    return _packb(model.model_dump(mode="python"))
+
+
+def unpack(adapter: TypeAdapter[T], data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> T:
+    """Decode one model.
+
+    Args:
+        adapter: Of the model or union; make it once, it is expensive.
+        data: One frame.
+        max_bytes: Refused, unread, above this.
+
+    Raises:
+        ProtocolError: `protocol.too_large`, `protocol.bad_frame`.
+    """
+    values = decode_values(data, max_bytes=max_bytes)
+    try:
+        return adapter.validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the value"
+        message = f"{error.error_count()} wrong fields; first, {place}: {first['msg']}"
+        raise _bad_frame(message[:500]) from error
+
+
+def encode_values(values: object) -> bytes:
+    """Encode what msgpack knows: None, bool, int, float, str, bytes, tuple, list, dict."""
+    return _packb(values)
+
+
+def decode_values(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> object:
+    """Decode one frame from outside into plain values.
+
+    Raises:
+        ProtocolError: `protocol.too_large`, `protocol.bad_frame`.
+    """
+    if len(data) > max_bytes:
+        raise ProtocolError(
+            "protocol.too_large",
+            f"a frame of {len(data)} bytes exceeds the limit of {max_bytes}",
+            remediation="Run the same build on both sides; if they are, report this.",
+            details={"n_bytes": len(data), "max_bytes": max_bytes},
+        )
+    try:
+        # By default no string, array or map may announce more items than the frame has bytes.
+        values = _unpackb(data, use_list=False, max_ext_len=0)
+    except ValueError as error:
+        raise _bad_frame(str(error) or type(error).__name__) from error
+    _check(values, 0)
+    return values
+
+
+def decode_trusted_values(data: bytes) -> object:
+    """Decode a value that a checksum of our own covers; `ValueError` when it is none."""
+    return _unpackb(data, use_list=False)
+
+
+def _check(value: object, depth: int) -> None:
+    """Refuse depth and the floats that are no numbers; str, int and bytes cost one comparison."""
+    kind = type(value)
+    if kind is dict:
+        children = cast("dict[str, Any]", value).values()
+    elif kind is tuple:
+        children = cast("tuple[Any, ...]", value)
+    elif kind is float:
+        if not isfinite(cast("float", value)):
+            raise _bad_frame("a number is not finite")
+        return
+    else:
+        return
+    if depth >= MAX_DEPTH:
+        reason = f"values are nested deeper than {MAX_DEPTH}"
+        raise _bad_frame(reason)
+    for child in children:
+        if type(child) not in _LEAVES:
+            _check(child, depth + 1)
+
+
+_LEAVES: Final = frozenset((str, int, bytes, bool, type(None)))
+
+
+def _bad_frame(reason: str) -> ProtocolError:
+    return ProtocolError(
+        "protocol.bad_frame",
+        f"a frame does not decode: {reason}",
+        remediation="Run the same build on both sides; if they are, report this.",
+    )
