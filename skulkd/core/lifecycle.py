@@ -323,31 +323,29 @@ class RunnerMachine:
         """Let time pass; does nothing before the deadline."""
         if self._deadline is None or now < self._deadline:
             return []
+        if self._phase == "pending":
+            return self._enter("download", now)
+        if self._phase == "stopping":
+            self._deadline = now + self._deadlines.terminate_s
+            if self._process == "alive":
+                return [SignalGroup(signal="SIGKILL")]
+            return [CancelStep(phase="spawn")]
+        return self._fail(self._overdue(now), now)
+
+    def _overdue(self, now: float) -> ErrorBody:
         size_bytes = self._spec.size_bytes
         match self._phase:
-            case "pending":
-                return self._enter("download", now)
-            case "download":
-                silent_s = self._deadlines.download_s
-                return self._fail(phase_stalled("download", silent_s), now)
             case "stage":
-                silent_s = self._deadlines.silent_stage_s(size_bytes)
-                return self._fail(phase_stalled("stage", silent_s), now)
+                return phase_stalled("stage", self._deadlines.silent_stage_s(size_bytes))
             case "spawn":
-                return self._fail(spawn_late(self._deadlines.spawn_s), now)
+                return spawn_late(self._deadlines.spawn_s)
             case "load":
                 silent_s = self._deadlines.silent_load_s(size_bytes)
-                shown = self._tracker.shown(now=now)
-                return self._fail(load_stalled(silent_s, shown.done_bytes, size_bytes), now)
+                return load_stalled(silent_s, self._tracker.shown(now=now).done_bytes, size_bytes)
             case "probe":
-                return self._fail(probe_unanswered(self._deadlines.probe_s), now)
-            case "stopping":
-                self._deadline = now + self._deadlines.terminate_s
-                if self._process == "alive":
-                    return [SignalGroup(signal="SIGKILL")]
-                return [CancelStep(phase="spawn")]
-            case "ready" | "stopped" | "failed":
-                return []
+                return probe_unanswered(self._deadlines.probe_s)
+            case _:  # of the phases with a deadline, only `download` is left
+                return phase_stalled(self._phase, self._deadlines.download_s)
 
     def _step_done(
         self, given: ArtifactReady | Staged | Loaded | ProbeAnswered, now: float

@@ -1,0 +1,226 @@
+"""What follows from a command: events, or a refusal; pure.
+
+The master calls this on its newest state; nothing else decides. A command that changes nothing
+gives no events, so that an idle cluster stays idle however often its nodes report. Whether the
+command itself was decided before is the caller's question (`core.apply.repeated`), asked first.
+"""
+
+from typing import assert_never
+
+from protocol.commands import (
+    AddCard,
+    AdmitMember,
+    ChangeSettings,
+    Command,
+    CreateApiKey,
+    PlaceInstance,
+    RemoveCard,
+    ReportDownload,
+    ReportFacts,
+    ReportFailure,
+    ReportPhase,
+    RetryInstance,
+    RevokeApiKey,
+    StopInstance,
+)
+from protocol.errors import RequestError, StoreError
+from protocol.events import (
+    ApiKeyCreated,
+    ApiKeyRevoked,
+    CardAdded,
+    CardRemoved,
+    DownloadEnded,
+    Event,
+    MemberFactsReported,
+    MemberJoined,
+    SettingsChanged,
+)
+from protocol.nodes import Member, NodeCapabilities
+from protocol.readings import Readings
+from protocol.state import ApiKey, ClusterState, DownloadOutcome
+from skulkd.core import instance_decisions
+
+MAX_CARDS = 1000
+MAX_API_KEYS = 1000
+
+
+def decide(
+    state: ClusterState, readings: Readings, command: Command, *, now_ms: int
+) -> tuple[Event, ...]:
+    """Decide a command that was not decided before.
+
+    Args:
+        state: The newest state of the log's end.
+        readings: The master's own; only placing looks at them.
+        command: What is asked.
+        now_ms: The stamp that the events will carry; wall clock, never stepping back.
+
+    Returns:
+        What happened, in order; empty when the command changes nothing.
+
+    Raises:
+        SkulkError: A refusal; nothing has happened.
+    """
+    match command:
+        case PlaceInstance():
+            return instance_decisions.place(state, readings, command, now_ms=now_ms)
+        case StopInstance():
+            return instance_decisions.stop(state, command)
+        case RetryInstance():
+            return instance_decisions.retry(state, command)
+        case ReportPhase():
+            return instance_decisions.report_phase(state, command, now_ms=now_ms)
+        case ReportFailure():
+            return instance_decisions.report_failure(state, command, now_ms=now_ms)
+        case ReportDownload():
+            return _report_download(state, command, now_ms)
+        case _:
+            return _decide_cluster(state, command, now_ms)
+
+
+def _decide_cluster(
+    state: ClusterState,
+    command: AdmitMember
+    | ReportFacts
+    | AddCard
+    | RemoveCard
+    | CreateApiKey
+    | RevokeApiKey
+    | ChangeSettings,
+    now_ms: int,
+) -> tuple[Event, ...]:
+    match command:
+        case AdmitMember():
+            return _admit(state, command)
+        case ReportFacts():
+            return _report_facts(state, command)
+        case AddCard():
+            return _add_card(state, command)
+        case RemoveCard():
+            return _remove_card(state, command)
+        case CreateApiKey():
+            return _create_api_key(state, command, now_ms)
+        case RevokeApiKey():
+            return _revoke_api_key(state, command)
+        case ChangeSettings():
+            if command.settings == state.settings:
+                return ()
+            return (SettingsChanged(settings=command.settings),)
+        case _:
+            assert_never(command)
+
+
+def _admit(state: ClusterState, command: AdmitMember) -> tuple[Event, ...]:
+    known = state.members.get(command.node_id)
+    if known is not None and known.public_key != command.public_key:
+        raise RequestError(
+            "request.invalid",
+            f"node {command.node_id} is a member with another public key",
+            remediation="Remove the node from the cluster, then let it join again.",
+        )
+    member = Member(
+        node_id=command.node_id,
+        name=command.name,
+        public_key=command.public_key,
+        addresses=command.addresses,
+        role=command.role,
+        facts=None if known is None else known.facts,
+        capabilities=NodeCapabilities() if known is None else known.capabilities,
+    )
+    return () if member == known else (MemberJoined(member=member),)
+
+
+def _report_facts(state: ClusterState, command: ReportFacts) -> tuple[Event, ...]:
+    member = state.members.get(command.node_id)
+    if member is None:
+        raise RequestError(
+            "request.not_found",
+            f"node {command.node_id} reported facts and is not a member",
+            remediation="Let the node join the cluster first.",
+        )
+    if member.facts == command.facts and member.capabilities == command.capabilities:
+        return ()
+    return (
+        MemberFactsReported(
+            node_id=command.node_id, facts=command.facts, capabilities=command.capabilities
+        ),
+    )
+
+
+def _report_download(
+    state: ClusterState, command: ReportDownload, now_ms: int
+) -> tuple[Event, ...]:
+    outcome = DownloadOutcome(
+        node_id=command.node_id,
+        model_id=command.model_id,
+        at_ms=now_ms,
+        size_bytes=command.size_bytes,
+        error=command.error,
+    )
+    known = state.downloads.get(f"{command.node_id}/{command.model_id}")
+    if known is not None and known.model_copy(update={"at_ms": now_ms}) == outcome:
+        return ()
+    return (DownloadEnded(outcome=outcome),)
+
+
+def _add_card(state: ClusterState, command: AddCard) -> tuple[Event, ...]:
+    known = state.cards.get(command.card.model_id)
+    if known == command.card:
+        return ()
+    if known is None and len(state.cards) >= MAX_CARDS:
+        raise StoreError(
+            "store.card_invalid",
+            f"the cluster keeps {MAX_CARDS} custom cards and has {len(state.cards)}",
+            remediation="Remove cards that are not used (`skulk models rm`).",
+        )
+    return (CardAdded(card=command.card),)
+
+
+def _remove_card(state: ClusterState, command: RemoveCard) -> tuple[Event, ...]:
+    if command.model_id not in state.cards:
+        raise StoreError(
+            "store.not_found",
+            f"there is no custom card for {command.model_id}",
+            remediation="`skulk models list` shows which cards are custom.",
+        )
+    return (CardRemoved(model_id=command.model_id),)
+
+
+def _create_api_key(state: ClusterState, command: CreateApiKey, now_ms: int) -> tuple[Event, ...]:
+    key = ApiKey(
+        key_id=command.key_id,
+        name=command.name,
+        secret_sha256=command.secret_sha256,
+        scope=command.scope,
+        created_at_ms=now_ms,
+        expires_at_ms=command.expires_at_ms,
+    )
+    if command.key_id in state.api_keys:
+        raise RequestError(
+            "request.invalid",
+            f"there is a key {command.key_id} already",
+            remediation="Make the key again; a new id is drawn each time.",
+        )
+    if command.expires_at_ms is not None and command.expires_at_ms <= now_ms:
+        raise RequestError(
+            "request.invalid",
+            f"the key would have expired {(now_ms - command.expires_at_ms) // 1000} s ago",
+            remediation="Give a time in the future, or none.",
+        )
+    if len(state.api_keys) >= MAX_API_KEYS:
+        raise RequestError(
+            "request.invalid",
+            f"the cluster keeps {MAX_API_KEYS} API keys and has {len(state.api_keys)}",
+            remediation="Revoke keys that are not used (`skulk keys revoke`).",
+        )
+    return (ApiKeyCreated(key=key),)
+
+
+def _revoke_api_key(state: ClusterState, command: RevokeApiKey) -> tuple[Event, ...]:
+    if command.key_id not in state.api_keys:
+        raise RequestError(
+            "request.not_found",
+            f"there is no key {command.key_id}",
+            remediation="`skulk keys list` shows the keys.",
+        )
+    return (ApiKeyRevoked(key_id=command.key_id),)

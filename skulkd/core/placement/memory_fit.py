@@ -1,0 +1,263 @@
+"""The arithmetic of memory on one node: what a share takes, what is there, what is spoken for.
+
+    needed    = weights + kv_cache + overhead
+    fits when   needed <= available - reserved
+
+Every number belongs to one node and one pool; nothing is summed over nodes or devices. A pool is
+`ram` (the engine computes on the CPU), `vram` (a card's own memory: the one with the most free) or
+`unified` (a GPU that takes its memory out of the RAM, under its own limit).
+
+`reserved` covers what the readings cannot show. Two cases have to be told apart without knowing
+which holds: a placement that has not loaded yet is in no reading, and weights that an engine has
+mapped from a file count as reclaimable, so that they are not missing from `available` even when the
+model serves. Therefore
+
+    reserved = max(needs of placements before `ready`,
+                   available + needs of all placements - total of the pool, 0)
+
+The second term says: whatever a reading claims, the placements together never exceed the pool. What
+a loaded model shows in the reading is not subtracted a second time.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from protocol.cards import BackendTag, Compute, EngineName, ModelCard
+from protocol.instances import LOADING_PHASES, Instance, Phase
+from protocol.nodes import Accelerator, EngineFacts, Member, NodeFacts
+from protocol.placements import MemoryArithmetic
+from protocol.readings import NodeReading
+from protocol.state import ClusterState
+
+Pool = Literal["ram", "vram", "unified"]
+
+MIB: Final = 1 << 20
+OVERHEAD_FLOOR_BYTES: Final = 256 * MIB
+"""Process and compute buffers of a build whose own figure was not measured."""
+SCRIPTED_OVERHEAD_BYTES: Final = 64 * MIB
+"""A bare interpreter with a small HTTP server, when it was not measured."""
+OVERHEAD_PERCENT: Final[dict[EngineName, int]] = {
+    "scripted": 0,
+    "llama_server": 10,
+    "llama_cpp": 10,
+    "mlx": 30,
+    "vllm": 30,
+}
+"""Of the weights: activations, compute buffers, allocator slack. The original's x1.10 and x1.30."""
+FALLBACK_HEAD_WIDTH: Final = 128
+"""Assumed width of a key or value head when no header said it; the usual one today."""
+KV_ELEMENT_BYTES: Final = 2  # fp16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one node would hold of a model, without the context that is still to be chosen."""
+
+    weights_bytes: int
+    overhead_bytes: int
+    kv_bytes_per_token: int
+    kv_fixed_bytes: int
+    """Cache that does not grow with the context: recurrent state, one a slot."""
+
+    def needed_bytes(self, context_tokens: int) -> int:
+        """What the share takes with so much context."""
+        return self.weights_bytes + self.overhead_bytes + self.kv_cache_bytes(context_tokens)
+
+    def kv_cache_bytes(self, context_tokens: int) -> int:
+        """The cache's part. All slots share one pool of `context_tokens` tokens."""
+        return self.kv_bytes_per_token * context_tokens + self.kv_fixed_bytes
+
+    def max_context(self, free_bytes: int) -> int:
+        """The most tokens whose cache fits into `free_bytes` beside the rest; negative if none."""
+        left = free_bytes - self.needed_bytes(0)
+        if left < 0:
+            return -1
+        return left // self.kv_bytes_per_token if self.kv_bytes_per_token else 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMemory:
+    """What one pool of one node has for a further share."""
+
+    pool: Pool
+    available_bytes: int
+    reserved_bytes: int
+    settling_bytes: int
+    """Held by instances that are being stopped; it comes back soon."""
+    total_bytes: int | None
+    """What the pool has in all, where that is known."""
+
+    @property
+    def free_bytes(self) -> int:
+        """What a further share may take."""
+        return self.available_bytes - self.reserved_bytes
+
+
+def share_of(card: ModelCard, engine: EngineFacts, *, slots: int) -> Share:
+    """Compute what a whole model takes on one node with this engine build."""
+    weights = card.storage_size.in_bytes
+    if card.scripted is not None:
+        weights = card.scripted.memory_bytes or weights
+    per_token, fixed = _cache(card)
+    floor = engine.overhead_bytes or _default_floor(engine.engine)
+    proportional = weights * OVERHEAD_PERCENT[engine.engine] // 100
+    return Share(
+        weights_bytes=weights,
+        overhead_bytes=max(floor, proportional),
+        kv_bytes_per_token=per_token,
+        kv_fixed_bytes=fixed * slots,
+    )
+
+
+def arithmetic(share: Share, memory: PoolMemory, context_tokens: int) -> MemoryArithmetic:
+    """Write the sum out, as plans and refusals carry it."""
+    return MemoryArithmetic(
+        weights_bytes=share.weights_bytes,
+        kv_cache_bytes=share.kv_cache_bytes(context_tokens),
+        overhead_bytes=share.overhead_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        available_bytes=memory.available_bytes,
+        pool=memory.pool,
+        kv_bytes_per_token=share.kv_bytes_per_token,
+        context_tokens=context_tokens,
+    )
+
+
+def pool_memory(
+    member: Member,
+    facts: NodeFacts,
+    compute: Compute,
+    state: ClusterState,
+    reading: NodeReading,
+) -> PoolMemory | None:
+    """Look up the pool that a backend with this compute takes its memory from.
+
+    Returns:
+        None while the reading lacks the figure: unknown is not zero.
+    """
+    found = _observed(facts, compute, reading)
+    if found is None:
+        return None
+    pool, observed_bytes, total_bytes = found
+    loading, live, settling = _claims(state.instances.values(), member, pool)
+    beyond_total = observed_bytes + live - total_bytes if total_bytes is not None else 0
+    return PoolMemory(
+        pool=pool,
+        available_bytes=observed_bytes,
+        reserved_bytes=max(loading, beyond_total, 0),
+        settling_bytes=settling,
+        total_bytes=total_bytes,
+    )
+
+
+def compute_of(backend: BackendTag) -> Compute:
+    """Read the compute out of a full backend tag."""
+    computes: dict[str, Compute] = {
+        "cpu": "cpu",
+        "cuda": "cuda",
+        "rocm": "rocm",
+        "vulkan": "vulkan",
+        "metal": "metal",
+    }
+    return computes[backend.partition("-")[2]]
+
+
+def _default_floor(engine: EngineName) -> int:
+    return SCRIPTED_OVERHEAD_BYTES if engine == "scripted" else OVERHEAD_FLOOR_BYTES
+
+
+def _cache(card: ModelCard) -> tuple[int, int]:
+    """Bytes of cache a token and bytes a slot."""
+    geometry = card.gguf_cache_geometry
+    if geometry is not None:
+        return geometry.kv_bytes_per_token(KV_ELEMENT_BYTES), geometry.recurrent_bytes_per_slot
+    if card.scripted is not None:
+        return 0, 0
+    width = card.hidden_size
+    if card.num_key_value_heads is not None:
+        width = min(width, card.num_key_value_heads * FALLBACK_HEAD_WIDTH)
+    return card.n_layers * 2 * width * KV_ELEMENT_BYTES, 0
+
+
+def _observed(
+    facts: NodeFacts, compute: Compute, reading: NodeReading
+) -> tuple[Pool, int, int | None] | None:
+    """Pool, bytes available now, and bytes in all, where they are known."""
+    ram = reading.memory_available_bytes
+    if compute == "cpu":
+        if ram is None:
+            return None
+        return "ram", min(ram, facts.memory_bytes), facts.memory_bytes
+    devices = _devices(facts, compute)
+    discrete = [
+        (index, device)
+        for index, device in devices
+        if not device.unified and device.memory_bytes is not None
+    ]
+    if discrete:
+        return _discrete(discrete, reading)
+    # A GPU whose tool names no memory of its own lives off the RAM, as does one nobody has seen
+    # and an operator has declared: the RAM bounds what it can take.
+    if ram is None:
+        return None
+    limits = [facts.memory_bytes]
+    limits.extend(device.memory_bytes for _, device in devices if device.memory_bytes is not None)
+    free = [_free(reading, index) for index, _ in devices]
+    observed = min([ram, *limits, *(figure for figure in free if figure is not None)])
+    return "unified", observed, min(limits)
+
+
+def _discrete(
+    devices: list[tuple[int, Accelerator]], reading: NodeReading
+) -> tuple[Pool, int, int | None] | None:
+    best: tuple[int, int | None] | None = None
+    for index, device in devices:
+        free = _free(reading, index)
+        if free is not None and (best is None or free > best[0]):
+            best = free, device.memory_bytes
+    return None if best is None else ("vram", *best)
+
+
+def _devices(facts: NodeFacts, compute: Compute) -> list[tuple[int, Accelerator]]:
+    """Find the accelerators that this compute can use, with their place in the readings."""
+    numbered = list(enumerate(facts.accelerators))
+    exact = [(index, device) for index, device in numbered if device.compute == compute]
+    if exact or compute != "vulkan":
+        return exact
+    return [(index, device) for index, device in numbered if device.vendor != "apple"]
+
+
+def _free(reading: NodeReading, index: int) -> int | None:
+    figures = reading.accelerator_free_bytes
+    return figures[index] if index < len(figures) else None
+
+
+def _claims(instances: Iterable[Instance], member: Member, pool: Pool) -> tuple[int, int, int]:
+    """Sum what placements on this node claim of a pool: before ready, in all, being stopped."""
+    loading = live = settling = 0
+    for instance in instances:
+        for shard in instance.plan.shards:
+            if shard.node_id != member.node_id or not _same_memory(shard.memory.pool, pool):
+                continue
+            needed = shard.memory.needed_bytes
+            phase = _phase_of(instance, shard.rank)
+            if instance.desired == "stopped":
+                settling += needed
+            elif phase != "failed":
+                live += needed
+                loading += needed if phase in LOADING_PHASES else 0
+    return loading, live, settling
+
+
+def _same_memory(one: Pool, other: Pool) -> bool:
+    return one == other or "vram" not in {one, other}
+
+
+def _phase_of(instance: Instance, rank: int) -> Phase:
+    if instance.failure is not None and instance.failure.final:
+        return "failed"
+    for runner in instance.runners:
+        if runner.rank == rank:
+            return runner.phase
+    return "pending"
