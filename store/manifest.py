@@ -8,7 +8,6 @@ without reading the weights, so placing a verified model hashes nothing.
 import hashlib
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final, Literal, final
 
@@ -17,11 +16,12 @@ from pydantic import Field, ValidationError
 from protocol.base import FrozenModel
 from protocol.cards import AbsolutePath, RelativePath
 from protocol.errors import StoreError
-from protocol.ids import Digest, DigestField, ModelIdField
+from protocol.ids import DigestField, ModelIdField
 from store.layout import FILES, MANIFEST, open_beneath, stat_beneath, sync_directory
 
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 HASH_CHUNK_BYTES: Final = 4 * 1024 * 1024
+STEP_BYTES: Final = 32 * 1024 * 1024
 SCHEMA: Final = 1
 
 
@@ -147,37 +147,83 @@ def first_difference(directory: int, manifest: Manifest) -> str | None:
     return None
 
 
-def verify(
-    directory: int, manifest: Manifest, on_hashed: Callable[[int], None] | None = None
-) -> Manifest:
-    """Hash every file again, and record its present identity. Blocking.
+@final
+class Verification:
+    """Hashes the files of an artifact again, in steps. Blocking; one caller at a time.
 
     Args:
-        directory: Descriptor of the artifact.
+        directory: Descriptor of the artifact; stays open longer than this.
         manifest: What should be there.
-        on_hashed: Called with the bytes hashed so far, at least every 4 MiB.
-
-    Returns:
-        The manifest with present identities; not yet written.
-
-    Raises:
-        StoreError: `store.digest_mismatch`, `store.incomplete`.
     """
-    hashed_before = 0
-    files: list[ManifestFile] = []
-    for file in manifest.files:
-        start = hashed_before
 
-        def report(n_bytes: int, start: int = start) -> None:
-            if on_hashed is not None:
-                on_hashed(start + n_bytes)
+    def __init__(self, directory: int, manifest: Manifest) -> None:
+        self._directory = directory
+        self._manifest = manifest
+        self._verified: list[ManifestFile] = []
+        self._descriptor = -1
+        self._hash = hashlib.sha256()
+        self._offset = 0
+        self._done_bytes = 0
 
-        identity, digest = _hash_file(directory, file, report)
-        if file.sha256 is not None and digest != file.sha256:
-            raise digest_mismatch(str(file.path), expected=file.sha256, found=digest)
-        files.append(file.model_copy(update={"identity": identity}))
-        hashed_before += file.size_bytes
-    return manifest.model_copy(update={"files": tuple(files)})
+    @property
+    def done_bytes(self) -> int:
+        """How much is hashed."""
+        return self._done_bytes
+
+    @property
+    def result(self) -> Manifest:
+        """The manifest with present identities, once no step is left; not yet written."""
+        return self._manifest.model_copy(update={"files": tuple(self._verified)})
+
+    def step(self) -> bool:
+        """Hash the next 32 MiB.
+
+        Returns:
+            Whether more is to come.
+
+        Raises:
+            StoreError: `store.digest_mismatch`, `store.incomplete`.
+            OSError: The disk fails.
+        """
+        if len(self._verified) == len(self._manifest.files):
+            return False
+        file = self._manifest.files[len(self._verified)]
+        if self._descriptor < 0:
+            self._open(file)
+        for _ in range(STEP_BYTES // HASH_CHUNK_BYTES):
+            chunk = os.pread(self._descriptor, HASH_CHUNK_BYTES, self._offset)
+            if not chunk:
+                self._end(file)
+                break
+            self._hash.update(chunk)
+            self._offset += len(chunk)
+            self._done_bytes += len(chunk)
+        return len(self._verified) < len(self._manifest.files)
+
+    def close(self) -> None:
+        """Close what is open. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _open(self, file: ManifestFile) -> None:
+        flags = os.O_RDONLY | os.O_NONBLOCK
+        try:
+            self._descriptor = open_beneath(self._directory, f"{FILES}/{file.path}", flags)
+        except OSError as error:
+            raise incomplete(file.path, error.strerror or "cannot be opened") from error
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != file.size_bytes:
+            raise incomplete(file.path, f"{found.st_size} bytes of {file.size_bytes} are there")
+        self._hash, self._offset = hashlib.sha256(), 0
+
+    def _end(self, file: ManifestFile) -> None:
+        found = self._hash.hexdigest()
+        if found != file.sha256:
+            raise digest_mismatch(file.path, expected=file.sha256 or "none", found=found)
+        identity = identity_of(os.fstat(self._descriptor))
+        self._verified.append(file.model_copy(update={"identity": identity}))
+        self.close()
 
 
 def digest_mismatch(name: str, *, expected: str, found: str) -> StoreError:
@@ -191,34 +237,6 @@ def digest_mismatch(name: str, *, expected: str, found: str) -> StoreError:
     )
 
 
-def hash_descriptor(descriptor: int, on_hashed: Callable[[int], None]) -> Digest:
-    """Hash an open file from its start, in slices. Blocking."""
-    digest, done = hashlib.sha256(), 0
-    while chunk := os.pread(descriptor, HASH_CHUNK_BYTES, done):
-        digest.update(chunk)
-        done += len(chunk)
-        on_hashed(done)
-    return Digest(digest.hexdigest())
-
-
-def _hash_file(
-    directory: int, file: ManifestFile, on_hashed: Callable[[int], None]
-) -> tuple[FileIdentity, Digest]:
-    try:
-        descriptor = open_beneath(directory, f"{FILES}/{file.path}", os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise _incomplete(str(file.path), error.strerror or "cannot be opened") from error
-    try:
-        before = os.fstat(descriptor)
-        if not stat.S_ISREG(before.st_mode) or before.st_size != file.size_bytes:
-            raise _incomplete(
-                str(file.path), f"{before.st_size} bytes of {file.size_bytes} are there"
-            )
-        return identity_of(before), hash_descriptor(descriptor, on_hashed)
-    finally:
-        os.close(descriptor)
-
-
 def _stat_of(directory: int, file: ManifestFile) -> os.stat_result:
     if file.path.startswith("/"):
         # In place, as its owner laid it out: hub caches are made of links.
@@ -226,7 +244,8 @@ def _stat_of(directory: int, file: ManifestFile) -> os.stat_result:
     return stat_beneath(directory, f"{FILES}/{file.path}")
 
 
-def _incomplete(name: str, problem: str) -> StoreError:
+def incomplete(name: str, problem: str) -> StoreError:
+    """Say that a file of an artifact is not all there."""
     return StoreError(
         "store.incomplete",
         f"{name} is not complete: {problem}",

@@ -53,8 +53,22 @@ class ProgressMeter:
         self._total_bytes: int | None = None
         self._samples: deque[tuple[float, int]] = deque()
 
-    def begin(self, phase: TransferPhase, *, now: float, total_bytes: int | None = None) -> None:
-        """Enter a phase. One that is behind the present one changes nothing."""
+    def begin(
+        self,
+        phase: TransferPhase,
+        *,
+        now: float,
+        done_bytes: int = 0,
+        total_bytes: int | None = None,
+    ) -> None:
+        """Enter a phase, or start its rate anew. One that lies behind changes nothing.
+
+        Args:
+            phase: Which.
+            now: Seconds of the monotonic clock.
+            done_bytes: Already there; does not count for the rate.
+            total_bytes: Of the phase, as far as known.
+        """
         if _ORDER.index(phase) < _ORDER.index(self._phase):
             return
         if phase != self._phase:
@@ -63,14 +77,9 @@ class ProgressMeter:
         if total_bytes is not None:
             self._total_bytes = total_bytes
         self._phase = phase
-        self._samples.clear()
-        self._samples.append((now, 0))
-
-    def restart_rate(self, done_bytes: int, *, now: float) -> None:
-        """Measure the rate from here: what came before was not moved over the network."""
+        self._high_bytes = max(self._high_bytes, done_bytes)
         self._samples.clear()
         self._samples.append((now, done_bytes))
-        self._high_bytes = max(self._high_bytes, done_bytes)
 
     def advance(self, done_bytes: int, *, now: float) -> TransferProgress:
         """Count up to `done_bytes` of the phase, and say where that is."""
