@@ -27,8 +27,10 @@ LINE_MAX_CHARS: Final = 4 << 20
 CONNECT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 30.0
 """The longest a node thinks about a control request is 15 s (facts still arriving)."""
-STREAM_SILENCE_S: Final = 300.0
-"""A prompt of many thousand tokens is read for minutes on an old CPU before anything comes."""
+STREAM_SILENCE_S: Final = 60.0
+"""A node sends a comment at least every 15 s while a stream has nothing to say."""
+WHOLE_ANSWER_S: Final = 3600.0
+"""An answer that does not stream is silent until the last token."""
 
 Query = Mapping[str, str | Sequence[str]]
 AnswerT = TypeVar("AnswerT", bound=FrozenModel)
@@ -113,13 +115,15 @@ class NodeClient:
         return self._call("DELETE", path, kind)
 
     @contextmanager
-    def stream(self, path: str, body: str) -> Generator[Iterator[str]]:
+    def stream(
+        self, path: str, body: str, *, silence_s: float = STREAM_SILENCE_S
+    ) -> Generator[Iterator[str]]:
         """Post a JSON body and read the answer's lines as they come.
 
         Leaving the block closes the connection, which tells the node to stop. Lines come without
         their end; a line over 4 Mi characters is refused.
         """
-        with self._answer("POST", path, content=body.encode(), silence_s=STREAM_SILENCE_S) as got:
+        with self._answer("POST", path, content=body.encode(), silence_s=silence_s) as got:
             yield self._lines(got)
 
     def _call(

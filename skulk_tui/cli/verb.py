@@ -63,9 +63,9 @@ def _common(  # its signature is what counts: the options that every sub-command
 _COMMON = tuple(inspect.signature(_common).parameters.values())
 
 
-def before_any_verb(context: typer.Context, /, **options: object) -> None:
+def before_any_verb(typer_context: typer.Context, **options: object) -> None:
     """Take the common options that stand before the sub-command."""
-    context.obj = _options_of(context, options)
+    typer_context.obj = _options_of(typer_context, options)
 
 
 def _options_of(context: typer.Context, given: dict[str, object]) -> Options:
@@ -73,14 +73,14 @@ def _options_of(context: typer.Context, given: dict[str, object]) -> Options:
     return _common(**cast("dict[str, Any]", given)).over(outer)
 
 
-_set_context = inspect.Parameter(
-    "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+_CONTEXT = inspect.Parameter(
+    "typer_context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
 )
 
 
 def _dress(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> None:
     """Give a function the signature that Typer is to read."""
-    shown = [_set_context, *parameters]
+    shown = [_CONTEXT, *parameters]
     function.__signature__ = inspect.Signature(shown)
     function.__annotations__ = {one.name: one.annotation for one in shown}
 
@@ -102,9 +102,9 @@ def verb(
         # Typer hands over by keyword what the signature below declares, which no type can say.
         body: Callable[..., int | None] = function
 
-        def run(context: typer.Context, /, **arguments: object) -> None:
+        def run(typer_context: typer.Context, **arguments: object) -> None:
             common = {one.name: arguments.pop(one.name) for one in _COMMON}
-            session = system_session(_options_of(context, common))
+            session = system_session(_options_of(typer_context, common))
             raise typer.Exit(guarded(session, lambda: body(session, **arguments)))
 
         run.__doc__ = function.__doc__
@@ -113,6 +113,14 @@ def verb(
         return function
 
     return register
+
+
+def group(app: typer.Typer, name: str, summary: str) -> typer.Typer:
+    """Add a group of sub-commands; the common options may stand before its verbs too."""
+    inner = typer.Typer(help=summary, rich_markup_mode=None)
+    inner.callback()(before_any_verb)
+    app.add_typer(inner, name=name)
+    return inner
 
 
 def _help_of(function: Callable[..., Any], examples: tuple[str, ...]) -> str:

@@ -1,0 +1,339 @@
+"""`skulk models list | show | import | pull | rm`: the catalogue and the files behind it."""
+
+from pathlib import Path
+from typing import Annotated, Final, get_args
+
+import typer
+
+from protocol.control_api import (
+    CommandAccepted,
+    FoundModels,
+    FoundSource,
+    ImportModelBody,
+    ModelEntry,
+    ModelList,
+    RemovedModel,
+    TransferStatus,
+)
+from protocol.errors import ClientError, SkulkError
+from protocol.ids import ModelId, parse_model_id
+from skulk_tui.cli.instances import several_exit_code
+from skulk_tui.cli.nearest import unknown_value
+from skulk_tui.cli.output import Listing
+from skulk_tui.cli.records import (
+    ImportRecord,
+    OutcomeRecord,
+    found_record,
+    model_record,
+    transfer_record,
+)
+from skulk_tui.cli.session import Session
+from skulk_tui.cli.suggestions import naming_the_nearest_model
+from skulk_tui.cli.tables import (
+    imports_table,
+    model_table,
+    models_table,
+    outcomes_table,
+    transfers_table,
+)
+from skulk_tui.cli.verb import group, verb
+from skulk_tui.cli.waiting import wait_until_downloaded
+from skulk_tui.client import path_of
+
+FOUND_SOURCES: Final[tuple[FoundSource, ...]] = get_args(FoundSource)
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A model's id; see `skulk models list`.")
+]
+
+
+def add_model_verbs(app: typer.Typer) -> None:
+    """Register the verbs."""
+    models = group(app, "models", "The catalogue of models and their files.")
+    verb(models, "list", examples=("skulk models list", "skulk models list --json"))(list_models)
+    verb(
+        models,
+        "show",
+        examples=(
+            "skulk models show HuggingFaceTB/SmolLM2-135M",
+            "skulk models show my/model --json",
+        ),
+    )(show_model)
+    verb(
+        models,
+        "import",
+        examples=(
+            "skulk models import ~/models/qwen3-8b-q4_k_m.gguf",
+            "skulk models import --from ollama,lmstudio --dry-run",
+        ),
+    )(import_models)
+    verb(
+        models,
+        "pull",
+        examples=(
+            "skulk models pull HuggingFaceTB/SmolLM2-135M",
+            "skulk models pull my/model --no-wait",
+        ),
+    )(pull_model)
+    verb(
+        models,
+        "rm",
+        examples=("skulk models rm my/model", "skulk models rm my/model other/model --yes"),
+    )(remove_models)
+
+
+def list_models(session: Session) -> int | None:
+    """List the models that can be placed, and how far each has come."""
+    entries = session.client.get("/v1/models", ModelList).data
+    records = sorted((model_record(entry) for entry in entries), key=lambda one: one.model_id)
+    session.output.show(
+        Listing(
+            kind="models",
+            items=records,
+            tables=(models_table(records),),
+            names=[record.model_id for record in records],
+        )
+    )
+    if not records and not session.output.is_json:
+        session.narrate("The catalogue is empty. Add a model: `skulk models import PATH`.")
+    return None
+
+
+def show_model(session: Session, model: ModelArgument) -> int | None:
+    """Show one model of the catalogue."""
+    model_id = parse_model_id(model)
+    with naming_the_nearest_model(session, model_id):
+        entry = session.client.get(path_of("/v1/models/{}", model_id), ModelEntry)
+    record = model_record(entry)
+    session.output.show(
+        Listing(
+            kind="models", items=(record,), tables=(model_table(record),), names=(record.model_id,)
+        )
+    )
+    return None
+
+
+def import_models(
+    session: Session,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH...]", help="GGUF files on the node's machine."),
+    ] = None,
+    *,
+    sources: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="LIST", help="What other programs left: hf,ollama,lmstudio,llamacpp."
+        ),
+    ] = None,
+    model_id: Annotated[
+        str | None, typer.Option("--id", metavar="MODEL", help="The id to give one imported file.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --from: list what is there, import nothing.")
+    ] = False,
+) -> int | None:
+    """Make cards for model files that lie on the node's machine.
+
+    The files stay where they are and are used in place; importing moves and copies nothing.
+    """
+    if not paths and not sources:
+        raise ClientError(
+            "client.usage",
+            "nothing to import: neither a path nor --from is given",
+            remediation="Write `skulk models import PATH` or `--from hf,ollama,lmstudio,llamacpp`.",
+        )
+    if model_id is not None and (sources or len(paths or []) != 1):
+        raise ClientError("client.usage", "--id names one imported file: give exactly one path")
+    chosen = [_given(session, path, model_id) for path in paths or []]
+    chosen += _found(session, sources) if sources else []
+    if dry_run:
+        return _show_imports(session, chosen, [])
+    records: list[ImportRecord] = []
+    errors: list[SkulkError] = []
+    for one in chosen:
+        if one.imported or (one.problem and one.source != "path"):
+            records.append(one)
+            continue
+        try:
+            records.append(_import(session, one))
+        except SkulkError as error:
+            if error.code == "client.unreachable" or len(chosen) == 1:
+                raise
+            errors.append(error)
+            records.append(_with_problem(one, error.message))
+    return _show_imports(session, records, errors)
+
+
+def _given(session: Session, path: str, model_id: str | None) -> ImportRecord:
+    """Take a path of the command line; beyond this machine it is the node's path."""
+    expanded = Path(path).expanduser()
+    if session.target.is_loopback:
+        whole = str(expanded.absolute())
+    elif expanded.is_absolute():
+        whole = str(expanded)
+    else:
+        raise ClientError(
+            "client.usage",
+            f"{path!r} is relative, and the node {session.target.url} is another machine",
+            remediation="Give the file's whole path on that machine.",
+        )
+    chosen = parse_model_id(model_id) if model_id is not None else None
+    return ImportRecord(
+        source="path",
+        name=expanded.name,
+        path=whole,
+        size_bytes=None,
+        model_id=chosen,
+        imported=False,
+        problem="",
+    )
+
+
+def _found(session: Session, sources: str) -> list[ImportRecord]:
+    words = [word.strip() for word in sources.split(",") if word.strip()]
+    for word in words:
+        if word not in FOUND_SOURCES:
+            raise unknown_value("a source of --from", word, FOUND_SOURCES)
+    found = session.client.get("/models/found", FoundModels, query={"source": words}).items
+    if not found:
+        session.narrate(f"No model files of {', '.join(words)} on the node's machine.")
+    return [found_record(one) for one in found]
+
+
+def _import(session: Session, one: ImportRecord) -> ImportRecord:
+    body = ImportModelBody(
+        path=one.path, model_id=ModelId(one.model_id) if one.model_id is not None else None
+    )
+    entry = session.client.post("/models/import", ModelEntry, body)
+    return ImportRecord(
+        source=one.source,
+        name=entry.name,
+        path=one.path,
+        size_bytes=entry.storage_size_bytes,
+        model_id=entry.id,
+        imported=True,
+        problem="",
+    )
+
+
+def _with_problem(one: ImportRecord, problem: str) -> ImportRecord:
+    return ImportRecord(
+        source=one.source,
+        name=one.name,
+        path=one.path,
+        size_bytes=one.size_bytes,
+        model_id=one.model_id,
+        imported=False,
+        problem=problem,
+    )
+
+
+def _show_imports(
+    session: Session, records: list[ImportRecord], errors: list[SkulkError]
+) -> int | None:
+    session.output.show(
+        Listing(
+            kind="imports",
+            items=records,
+            tables=(imports_table(records),),
+            names=[record.model_id or record.path for record in records],
+        )
+    )
+    return several_exit_code(errors, len(records))
+
+
+def pull_model(
+    session: Session,
+    model: ModelArgument,
+    *,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the files are complete.")
+    ] = True,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End a download; a later pull goes on from its rest.")
+    ] = False,
+) -> int | None:
+    """Fetch a model's files to the node, verified before they count."""
+    model_id = parse_model_id(model)
+    path = path_of("/store/models/{}/download", model_id)
+    with naming_the_nearest_model(session, model_id):
+        if cancel:
+            status = session.client.delete(path, TransferStatus)
+        else:
+            status = session.client.post(path, TransferStatus)
+            if wait and status.state != "complete":
+                status = wait_until_downloaded(session, model_id)
+    record = transfer_record(status)
+    session.output.show(
+        Listing(
+            kind="transfers",
+            items=(record,),
+            tables=(transfers_table((record,)),),
+            names=(record.model_id,),
+        )
+    )
+    return None
+
+
+def remove_models(
+    session: Session,
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Model ids.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> int | None:
+    """Remove models' files from the node.
+
+    An imported model is forgotten and its file stays where it lies.
+    """
+    known = {entry.id: entry for entry in session.client.get("/v1/models", ModelList).data}
+    entries: list[ModelEntry] = []
+    for model in models:
+        entry = known.get(parse_model_id(model))
+        if entry is None:
+            raise unknown_value("a model", model, known, see="skulk models list")
+        entries.append(entry)
+    session.confirm(f"Remove {', '.join(entry.id for entry in entries)}?", yes=yes)
+    outcomes: list[OutcomeRecord] = []
+    errors: list[SkulkError] = []
+    for entry in entries:
+        try:
+            outcomes.append(_remove(session, entry))
+        except SkulkError as error:
+            if error.code == "client.unreachable" or len(entries) == 1:
+                raise
+            errors.append(error)
+            outcomes.append(
+                OutcomeRecord(
+                    target=entry.id,
+                    model_id=entry.id,
+                    outcome="failed",
+                    error_code=error.code,
+                    error=error.message,
+                )
+            )
+    session.output.show(
+        Listing(
+            kind="outcomes",
+            items=outcomes,
+            tables=(outcomes_table(outcomes),),
+            names=[one.target for one in outcomes],
+        )
+    )
+    return several_exit_code(errors, len(entries))
+
+
+def _remove(session: Session, entry: ModelEntry) -> OutcomeRecord:
+    is_custom = "custom" in entry.tags
+    freed_bytes = 0
+    try:
+        removed = session.client.delete(path_of("/store/models/{}", entry.id), RemovedModel)
+        freed_bytes = removed.freed_bytes
+    except SkulkError as error:
+        # A card that was imported has no files in the store; only the card is to go.
+        if error.code != "store.not_found" or not is_custom:
+            raise
+    if is_custom:
+        session.client.delete(path_of("/models/custom/{}", entry.id), CommandAccepted)
+    return OutcomeRecord(
+        target=entry.id, model_id=entry.id, outcome="removed", freed_bytes=freed_bytes
+    )

@@ -1,0 +1,290 @@
+"""`skulk place`: place a model and wait until it serves, or show the arithmetic first."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from protocol.control_api import (
+    CommandAccepted,
+    InstanceView,
+    PlaceInstanceBody,
+    PreviewsDocument,
+)
+from protocol.errors import ClientError, PlacementError, SkulkError, error_of
+from protocol.ids import DIGEST_PATTERN, Digest, ModelId, NodeId, parse_model_id
+from protocol.placements import Plan
+from skulk_tui.cli import exit_codes
+from skulk_tui.cli.nearest import unknown_value
+from skulk_tui.cli.output import Listing
+from skulk_tui.cli.records import (
+    Names,
+    instance_record,
+    name_of,
+    names_of,
+    plan_record,
+    refusal_record,
+)
+from skulk_tui.cli.session import Session
+from skulk_tui.cli.suggestions import naming_the_nearest_model, node_ids_of
+from skulk_tui.cli.tables import candidates_tables, instances_table
+from skulk_tui.cli.verb import tell, verb
+from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
+from skulk_tui.client import Query, envelope_of, path_of
+from skulk_tui.formatting import format_bytes, format_count, joined
+
+_BACKEND: Final = re.compile(r"^(scripted|llama_server|llama_cpp|mlx|vllm)(-[a-z]+)?$")
+_BACKENDS_SHOWN: Final = ("llama_server", "llama_cpp", "mlx", "vllm", "scripted")
+_PLAN_ID: Final = re.compile(DIGEST_PATTERN)
+_PLAN_PREFIX: Final = re.compile(r"^[0-9a-f]{8,63}$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the operator asks for; everything left out is the planner's choice."""
+
+    model_id: ModelId
+    nodes: tuple[NodeId, ...]
+    excluded_nodes: tuple[NodeId, ...]
+    backend: str | None
+    context_tokens: int | None
+    slots: int | None
+
+    def query(self) -> Query:
+        """Write it as the query of `/instance/previews`."""
+        query: dict[str, str | tuple[str, ...]] = {"model_id": self.model_id}
+        if self.nodes:
+            query["node_ids"] = self.nodes
+        if self.excluded_nodes:
+            query["excluded_node_ids"] = self.excluded_nodes
+        chosen = {
+            "backend": self.backend,
+            "context_tokens": self.context_tokens,
+            "slots": self.slots,
+        }
+        query.update({name: str(value) for name, value in chosen.items() if value is not None})
+        return query
+
+    def body(self, plan_id: Digest | None) -> PlaceInstanceBody:
+        """Write it as the body of `POST /place_instance`."""
+        return PlaceInstanceBody(
+            model_id=self.model_id,
+            nodes=self.nodes,
+            excluded_nodes=self.excluded_nodes,
+            backend=self.backend,
+            context_tokens=self.context_tokens,
+            slots=self.slots,
+            plan_id=plan_id,
+        )
+
+
+def add_place(app: typer.Typer) -> None:
+    """Register the verb."""
+    verb(
+        app,
+        "place",
+        examples=(
+            "skulk place HuggingFaceTB/SmolLM2-135M --dry-run",
+            "skulk place my/model --context 8192 --nodes studio --timeout 5m",
+        ),
+    )(place)
+
+
+def place(
+    session: Session,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="See `skulk models list`.")],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show plans and arithmetic; place nothing.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print the instance's id once accepted; no waiting.")
+    ] = False,
+    context: Annotated[
+        int | None,
+        typer.Option(min=256, max=1 << 24, metavar="TOKENS", help="Window of one request."),
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, max=256, metavar="N", help="Requests served at a time.")
+    ] = None,
+    nodes: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Only these nodes, by name or id.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="A,B", help="Not these nodes, by name or id.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(metavar="TAG", help="Such as llama_server-cpu.")
+    ] = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Take exactly this plan of a dry run, or exit 5."),
+    ] = None,
+) -> int | None:
+    """Place a model, showing its phases until it serves.
+
+    The wait ends early when the placement fails; ending the wait does not end the work.
+    """
+    names: Names = {}
+    wanted: tuple[NodeId, ...] = ()
+    excluded: tuple[NodeId, ...] = ()
+    model_id = parse_model_id(model)
+    if backend is not None and _BACKEND.match(backend) is None:
+        raise unknown_value("a backend", backend, _BACKENDS_SHOWN)
+    if nodes or exclude or dry_run:
+        state = state_of(session)
+        names = names_of(state)
+        wanted = node_ids_of(state, nodes or [])
+        excluded = node_ids_of(state, exclude or [])
+    wish = Wish(
+        model_id=model_id,
+        nodes=wanted,
+        excluded_nodes=excluded,
+        backend=backend,
+        context_tokens=context,
+        slots=slots,
+    )
+    with naming_the_nearest_model(session, model_id):
+        if dry_run:
+            return _show_candidates(session, wish, names)
+        return _place(session, wish, plan=plan, wait=wait and not detach, id_only=detach)
+
+
+def _show_candidates(session: Session, wish: Wish, names: Names) -> int:
+    """Show every candidate with its arithmetic; a refused plan exits as the refusal says."""
+    document = session.client.get("/instance/previews", PreviewsDocument, query=wish.query())
+    candidates = [
+        *(plan_record(plan, names) for plan in document.plans),
+        *(refusal_record(refusal, names) for refusal in document.refusals),
+    ]
+    session.output.show(
+        Listing(
+            kind="candidates",
+            items=candidates,
+            tables=candidates_tables(candidates),
+            names=[plan.plan_id for plan in document.plans],
+        )
+    )
+    if document.plans:
+        return exit_codes.OK
+    return tell(_refused(document), session)
+
+
+def _refused(document: PreviewsDocument) -> SkulkError:
+    """Give the error that stands for a document without a plan."""
+    if document.missing_facts:
+        return PlacementError(
+            "placement.facts_missing",
+            f"facts are still arriving: {joined(document.missing_facts)}",
+            remediation="Ask again in a few seconds; `skulk status` shows the nodes.",
+            retry_after_s=5,
+        )
+    for refusal in document.refusals:
+        error = error_of(refusal.error)
+        change = refusal.smallest_change
+        if change is not None and change.text:
+            error.remediation = change.text
+        return error
+    return PlacementError(
+        "placement.no_node",
+        f"no node can hold {document.model_id}",
+        remediation="`skulk status` shows the nodes and what they can run.",
+    )
+
+
+def _place(
+    session: Session, wish: Wish, *, plan: str | None, wait: bool, id_only: bool
+) -> int | None:
+    plan_id = _whole_plan_id(session, wish, plan) if plan is not None else None
+    try:
+        accepted = session.client.post("/place_instance", CommandAccepted, wish.body(plan_id))
+    except SkulkError as error:
+        _tell_difference(session, error)
+        raise
+    instance_id = accepted.instance_id or accepted.command_id
+    if accepted.plan is not None:
+        session.narrate(f"accepted as {instance_id}: {plan_text(accepted.plan)}")
+    if id_only:
+        session.narrate(instance_hint(instance_id))
+        if not session.output.is_json:
+            session.output.write(f"{instance_id}\n")
+            return None
+    if wait:
+        started_s = session.clock.monotonic_s()
+        view = wait_until_ready(session, instance_id)
+        took_s = session.clock.monotonic_s() - started_s
+        session.narrate(f"ready after {took_s:.1f} s: `skulk chat {wish.model_id}`")
+    else:
+        view = session.client.get(path_of("/instance/{}", instance_id), InstanceView)
+        if not id_only:
+            session.narrate(instance_hint(instance_id))
+    record = instance_record(view, names_of(state_of(session)))
+    session.output.show(
+        Listing(
+            kind="instances",
+            seq=accepted.seq,
+            items=(record,),
+            tables=(instances_table((record,), now_ms=session.clock.wall_ms()),),
+            names=(record.instance_id,),
+        )
+    )
+    return None
+
+
+def _whole_plan_id(session: Session, wish: Wish, text: str) -> Digest:
+    """Complete the start of a plan's id from the plans of now.
+
+    Raises:
+        PlacementError: `placement.plan_changed` when no plan of now begins so.
+        ClientError: `client.usage`.
+    """
+    if _PLAN_ID.match(text) is not None:
+        return Digest(text)
+    if _PLAN_PREFIX.match(text) is None:
+        raise ClientError(
+            "client.usage",
+            f"--plan: {text[:80]!r} is not a plan's id: 8 to 64 hexadecimal digits are expected",
+            remediation=f"See `skulk place {wish.model_id} --dry-run`.",
+        )
+    document = session.client.get("/instance/previews", PreviewsDocument, query=wish.query())
+    found = [plan.plan_id for plan in document.plans if plan.plan_id.startswith(text)]
+    if len(found) == 1:
+        return found[0]
+    if not document.plans:
+        raise _refused(document)
+    session.narrate(f"the plan now: {plan_text(document.plans[0])}")
+    raise PlacementError(
+        "placement.plan_changed",
+        f"no plan of now begins with {text}",
+        remediation=f"Take the plan of now: `--plan {document.plans[0].plan_id[:12]}`.",
+    )
+
+
+def _tell_difference(session: Session, error: SkulkError) -> None:
+    """Tell the plan of now, or what each candidate lacked, when a node refuses a placement."""
+    envelope = envelope_of(error)
+    if envelope is None:
+        return
+    if envelope.plan is not None:
+        session.narrate(f"the plan now: {plan_text(envelope.plan)}")
+        error.remediation = (
+            error.remediation or f"Take the plan of now: `--plan {envelope.plan.plan_id[:12]}`."
+        )
+    for refusal in envelope.refusals:
+        change = refusal.smallest_change
+        if change is not None and change.text and not error.remediation:
+            error.remediation = change.text
+
+
+def plan_text(plan: Plan, names: Names | None = None) -> str:
+    """Write a plan in one line."""
+    known = names or {}
+    nodes = joined(name_of(known, shard.node_id) for shard in plan.shards)
+    needed = sum(shard.memory.needed_bytes for shard in plan.shards)
+    download = f", {format_bytes(plan.download_bytes)} to download" if plan.download_bytes else ""
+    return (
+        f"{plan.backend} on {nodes}, context {format_count(plan.context_tokens)},"
+        f" {plan.slots} slots, {format_bytes(needed)}{download}, plan {plan.plan_id[:12]}"
+    )
