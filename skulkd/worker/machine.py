@@ -1,0 +1,167 @@
+"""What this machine has to give: processors and memory, under the limits set on this process.
+
+Reads /proc and /sys, whose place is an argument so that other machines can be tried; macOS is asked
+through psutil. Blocking. An unknown value is None, never 0.
+"""
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import psutil
+
+_V1_NO_LIMIT: Final = 1 << 60
+"""A limit above this is how version 1 says that there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNow:
+    """RAM under cgroup limits; swap is not counted."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """What kind of processor this is."""
+
+    model: str
+    features: tuple[str, ...]
+
+
+@final
+class Machine:
+    """This machine, or one laid out in files.
+
+    Args:
+        root: What stands for `/`.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._proc = root / "proc"
+        self._sys = root / "sys"
+        self._is_linux = sys.platform == "linux" or root != Path("/")
+
+    def memory(self) -> MemoryNow:
+        """Measure RAM: the whole, and what could be taken now without swapping."""
+        if not self._is_linux:
+            seen = psutil.virtual_memory()
+            return MemoryNow(total_bytes=seen.total, available_bytes=seen.available)
+        host = self._meminfo()
+        total_bytes, available_bytes = host["MemTotal"], host["MemAvailable"]
+        for limit_bytes, used_bytes in self._memory_limits():
+            total_bytes = min(total_bytes, limit_bytes)
+            available_bytes = min(available_bytes, max(0, limit_bytes - used_bytes))
+        return MemoryNow(total_bytes=total_bytes, available_bytes=available_bytes)
+
+    def n_cpus(self) -> int:
+        """Count the processors that an engine may use: cores in the mask, at most the quota.
+
+        Threads beyond either only wait for one another: siblings of one core share its units, and
+        a quota is a throttle that hits all threads of a step at once.
+        """
+        if not self._is_linux:
+            return psutil.cpu_count(logical=False) or os.cpu_count() or 1
+        allowed = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+        cores = {self._core_of(cpu) for cpu in allowed}
+        quotas = [int(quota) for quota in self._cpu_quotas()]
+        return max(1, min([len(cores), *quotas]))
+
+    def processor(self) -> Processor:
+        """Name the processor and its instruction set extensions."""
+        if not self._is_linux:
+            return Processor(model=platform.processor(), features=())
+        fields = _fields(_read(self._proc / "cpuinfo") or "")
+        model = fields.get("model name") or fields.get("Model") or fields.get("CPU part", "")
+        features = (fields.get("flags") or fields.get("Features") or "").split()
+        return Processor(model=model, features=tuple(sorted(features)))
+
+    def oom_kills(self) -> int | None:
+        """Count the processes that the kernel has killed for want of memory since it started."""
+        if not self._is_linux:
+            return None
+        for line in (_read(self._proc / "vmstat") or "").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+        return None
+
+    def _meminfo(self) -> dict[str, int]:
+        text = (self._proc / "meminfo").read_text("ascii")
+        lines = (line.split() for line in text.splitlines())
+        return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+
+    def _core_of(self, cpu: int) -> tuple[str, str]:
+        topology = self._sys / f"devices/system/cpu/cpu{cpu}/topology"
+        package = _read(topology / "physical_package_id")
+        core = _read(topology / "core_id")
+        return (package or "", core if core is not None else f"cpu{cpu}")
+
+    def _memory_limits(self) -> Iterator[tuple[int, int]]:
+        """Give limit and unreclaimable use of this process's cgroup and of all above it."""
+        for directory in self._cgroup_directories("memory"):
+            limit_bytes = _number(directory / "memory.max")
+            used_bytes = _number(directory / "memory.current")
+            if limit_bytes is None:
+                limit_bytes = _number(directory / "memory.limit_in_bytes")
+                used_bytes = _number(directory / "memory.usage_in_bytes")
+            if limit_bytes is None or used_bytes is None or limit_bytes > _V1_NO_LIMIT:
+                continue
+            # Pages of files that nobody used lately are counted as used, and are free to take.
+            yield limit_bytes, max(0, used_bytes - _reclaimable_bytes(directory))
+
+    def _cpu_quotas(self) -> Iterator[float]:
+        for directory in self._cgroup_directories("cpu"):
+            quota, _, period = (_read(directory / "cpu.max") or "").partition(" ")
+            if not quota:
+                quota = _read(directory / "cpu.cfs_quota_us") or ""
+                period = _read(directory / "cpu.cfs_period_us") or ""
+            if quota.isdecimal() and period.isdecimal() and int(period) > 0:
+                yield int(quota) / int(period)
+
+    def _cgroup_directories(self, controller: str) -> Iterator[Path]:
+        """Give the directories of this process's cgroup for a controller, innermost first."""
+        mounts = self._sys / "fs/cgroup"
+        for line in (_read(self._proc / "self/cgroup") or "").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            mount = mounts / controller if controllers else mounts
+            inside = Path(path.lstrip("/"))
+            # In a container the path may be one that only the host can see: the mount remains.
+            yield from (mount / part for part in (inside, *inside.parents))
+
+
+def _reclaimable_bytes(directory: Path) -> int:
+    for line in (_read(directory / "memory.stat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name in {"inactive_file", "total_inactive_file"}:
+            return int(value)
+    return 0
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Read `name : value` lines; of a name that repeats, the first."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path)
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return None

@@ -1,0 +1,149 @@
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.nodes import Accelerator
+from protocol.readings import InstanceReading, PhaseProgress
+from skulkd.runtime.clock import SystemClock
+from skulkd.runtime.disk import RealDisk
+from skulkd.worker import readings as readings_module
+from skulkd.worker.accelerators import AcceleratorProbe
+from skulkd.worker.machine import Machine
+from skulkd.worker.readings import JournalStatus, NodeMeters, NodeReadings
+from skulkd.worker.readings_table import ReadingsTable
+from skulkd.worker.run import CompletedRun
+from tests.support.builders import a_node_id, an_instance_id
+
+
+async def no_tool(argv: Sequence[str], timeout_s: float, max_output: int) -> CompletedRun:
+    raise AssertionError("no tool is asked")
+
+
+def meters_in(directory: Path) -> NodeMeters:
+    return NodeMeters(
+        machine=Machine(),
+        disk=RealDisk(),
+        models_dir=directory,
+        accelerators=AcceleratorProbe(no_tool, directory),
+        journal=lambda: JournalStatus(durable=False, unwritten=7),
+    )
+
+
+def test_a_reading_tells_what_moves_on_this_node(tmp_path: Path) -> None:
+    table = ReadingsTable()
+    node = NodeReadings(a_node_id(), meters_in(tmp_path), table, SystemClock())
+    reading = asyncio.run(node.measure())
+    assert table.readings.nodes == {a_node_id(): reading}
+    assert reading.memory_available_bytes
+    assert reading.disk_free_bytes
+    assert (reading.journal_durable, reading.journal_unwritten) == (False, 7)
+
+
+def test_an_unmeasurable_disk_is_unknown_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = ReadingsTable()
+    meters = replace(meters_in(tmp_path), models_dir=tmp_path / "gone")
+    node = NodeReadings(a_node_id(), meters, table, SystemClock())
+
+    async def twice() -> None:
+        assert (await node.measure()).disk_free_bytes is None
+        assert (await node.measure()).memory_available_bytes
+
+    asyncio.run(twice())
+    assert len(caplog.records) == 1
+
+
+class HangingDisk:
+    """A disk on a dead mount."""
+
+    def __init__(self) -> None:
+        self.n_calls = 0
+        self.may_answer = threading.Event()
+
+    def free_bytes(self, path: Path) -> int:
+        self.n_calls += 1
+        self.may_answer.wait(20)
+        return 5
+
+
+def test_a_hanging_measurement_takes_one_thread_and_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readings_module, "_MEASURE_TIMEOUT_S", 0.05)
+    disk = HangingDisk()
+    meters = replace(meters_in(tmp_path), disk=disk)  # pyright: ignore[reportArgumentType]  the one call that is made
+    node = NodeReadings(a_node_id(), meters, ReadingsTable(), SystemClock())
+
+    async def story() -> None:
+        for _ in range(3):
+            assert (await node.measure()).disk_free_bytes is None
+        assert disk.n_calls == 1
+        disk.may_answer.set()
+        async with asyncio.timeout(5):
+            while (await node.measure()).disk_free_bytes != 5:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+
+
+def test_unified_memory_is_the_hosts(tmp_path: Path) -> None:
+    device = Accelerator(
+        index=0, vendor="apple", name="GPU", compute="metal", unified=True, seen_by="test"
+    )
+    node = NodeReadings(a_node_id(), meters_in(tmp_path), ReadingsTable(), SystemClock())
+    node.set_devices((device,))
+    reading = asyncio.run(node.measure())
+    assert reading.accelerator_free_bytes == (reading.memory_available_bytes,)
+
+
+def _progress(number: int, *, at_s: float = 0.0) -> PhaseProgress:
+    return PhaseProgress(
+        instance_id=an_instance_id(number),
+        node_id=a_node_id(),
+        rank=0,
+        attempt=1,
+        phase="load",
+        since_s=0.0,
+        at_s=at_s,
+    )
+
+
+def test_the_last_write_wins_and_a_snapshot_stays_as_it_was() -> None:
+    table = ReadingsTable()
+    older, newer = _progress(1, at_s=1.0), _progress(1, at_s=2.0)
+    table.put_progress(older)
+    before = table.readings
+    table.put_progress(newer)
+    assert before.progress == {(an_instance_id(1), 0): older}
+    assert table.readings.progress == {(an_instance_id(1), 0): newer}
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    table = ReadingsTable()
+    table.put_progress(_progress(1))
+    table.put_instance(
+        InstanceReading(
+            instance_id=an_instance_id(1),
+            node_id=a_node_id(),
+            at_s=0.0,
+            in_flight=1,
+            queued=0,
+            slots=1,
+        )
+    )
+    table.drop_runner(an_instance_id(1), 0)
+    assert table.readings.progress == {}
+    assert table.readings.instances == {}
+
+
+def test_the_table_is_bounded_and_drops_the_stalest() -> None:
+    table = ReadingsTable(max_keys=3)
+    for number in (0, 1, 2, 0, 3):
+        table.put_progress(_progress(number))
+    kept = [instance_id for instance_id, _ in table.readings.progress]
+    assert kept == [an_instance_id(2), an_instance_id(0), an_instance_id(3)]
