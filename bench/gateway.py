@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.harness import ROOT, Result, cpu_seconds, interleaved, percentile, spread
+from bench.harness import Result, cpu_seconds, interleaved, percentile, spread
 from bench.load import Outcome
 from bench.sides import (
     PACED,
@@ -24,11 +24,9 @@ from bench.sides import (
     write_cards,
 )
 from tests.support.daemon import Daemon
+from tests.support.demo_model import DEMO_MODEL_ID, demo_models_dir
 
 N_ROUNDS: Final = 7
-REAL_MODEL: Final = "smollm2-135m-instruct"
-MODELS: Final = ROOT / ".cache" / "models"
-"""Kept between runs, so that the model is fetched once."""
 
 
 def added_latency(sides: Sides) -> list[Result]:
@@ -188,9 +186,9 @@ def _scripted(root: Path) -> list[Result]:
 
 
 def _real(root: Path) -> list[Result]:
-    with Daemon(root, models_dir=MODELS) as daemon, LoadGenerator() as generator:
-        place(daemon, REAL_MODEL, context_tokens=8192)
-        sides = Sides(daemon, generator, REAL_MODEL, ".gguf")
+    with Daemon(root, models_dir=demo_models_dir()) as daemon, LoadGenerator() as generator:
+        place(daemon, DEMO_MODEL_ID, context_tokens=8192)
+        sides = Sides(daemon, generator, DEMO_MODEL_ID, ".gguf")
         return [
             throughput(sides, 1, max_tokens=64, marks=(0.98, 0.995)),
             throughput(sides, 8, max_tokens=64, marks=(0.97, 0.99)),

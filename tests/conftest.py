@@ -32,7 +32,8 @@ hypothesis.settings.register_profile("dev", deadline=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 for _name in [name for name in os.environ if name.startswith("SKULK_")]:
-    del os.environ[_name]
+    if not _name.startswith("SKULK_TEST_"):  # those are ours: where tests keep the demo model
+        del os.environ[_name]
 
 _passed = pytest.StashKey[bool]()
 

@@ -95,7 +95,7 @@ def test_what_is_left_to_do_names_its_issue() -> None:
 
 def test_an_ignored_check_is_ignored_by_name() -> None:
     blanket = re.compile(
-        r"#\s*(noqa(?!:)|type:\s*ignore|pyright:\s*ignore(?!\[)|ruff:\s*ignore(?!\[))"
+        r"#\s*(noqa(?!:)|type:\s*ignore(?!\[)|pyright:\s*ignore(?!\[)|ruff:\s*ignore(?!\[))"
     )
     found = [
         f"{relative(path)}:{line}: {text}"
