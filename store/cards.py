@@ -1,4 +1,4 @@
-"""Model cards as files: strict TOML in, canonical TOML out, and the digest that names a card.
+"""Model cards as files: strict TOML in, TOML out.
 
 Strict means that a mistyped field is refused by name with the nearest known one, never ignored: a
 card that quietly loses its `max_context_tokens` fails on the machine, hours later.
@@ -6,7 +6,6 @@ card that quietly loses its `max_context_tokens` fails on the machine, hours lat
 
 import difflib
 import errno
-import hashlib
 import json
 import os
 import stat
@@ -20,7 +19,6 @@ from pydantic_core import ErrorDetails
 
 from protocol.cards import ModelCard
 from protocol.errors import StoreError
-from protocol.ids import Digest
 
 MAX_CARD_BYTES: Final = 256 * 1024
 
@@ -46,16 +44,6 @@ _SHOWN_PROBLEMS: Final = 5
 _SHOWN_CHARS: Final = 80
 
 _Plain = str | int | float | bool | list["_Plain"] | dict[str, "_Plain"]
-
-
-def card_digest(card: ModelCard) -> Digest:
-    """Name a card by its content.
-
-    Only fields that differ from their default count, so that a later version which knows more
-    fields gives an unchanged card the same digest.
-    """
-    text = json.dumps(_document(card), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return Digest(hashlib.sha256(b"skulk card\0" + text.encode("ascii")).hexdigest())
 
 
 def read_card(path: Path) -> ModelCard:

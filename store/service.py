@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from protocol.cards import HubSource, LocalSource, ModelCard, PackageSource
+from protocol.cards import HubSource, LocalSource, ModelCard, PackageSource, card_digest
 from protocol.clock import Clock
 from protocol.errors import StoreError, error_of
 from protocol.ids import Digest, ModelId
-from store.cards import card_digest
 from store.catalog import Catalog
 from store.fetch import Fetcher, FetchPolicy, Sleep
 from store.layout import StoreLayout

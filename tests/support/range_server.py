@@ -1,0 +1,152 @@
+"""A loopback HTTP origin that serves one file, and misbehaves as told."""
+
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass
+class Origin:
+    """What is served and how. Change it between requests, from the test's thread."""
+
+    content: bytes
+    etag: str | None = '"v1"'
+    ignore_range: bool = False
+    """Answer 200 with the whole file, whatever was asked."""
+    wrong_range: bool = False
+    """Answer 206 with another range than the one asked for."""
+    cut_after: int | None = None
+    """Close the connection after so many bytes of an answer."""
+    stall_after: int | None = None
+    """Send so many bytes of an answer, then keep the socket open and say nothing."""
+    stall_before_headers: bool = False
+    corrupt_answers: int = 0
+    """So many answers have one byte wrong."""
+    status: int | None = None
+    """Answer with this status and nothing else."""
+    location: str | None = None
+    with_length: bool = True
+    length: int | None = None
+    """Claim this Content-Length."""
+    encoding: str | None = None
+    pause_s: float = 0.0
+    """Between pieces of 16 KiB."""
+    requests: list[str | None] = field(default_factory=list[str | None])
+    """The Range header of each request, in order."""
+    url: str = ""
+    released: threading.Event = field(default_factory=threading.Event)
+
+
+_PIECE_BYTES = 16 * 1024
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    origin: Origin
+
+    # ruff: ignore[builtin-argument-shadowing]  the base class's name
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        origin = self.origin
+        asked = self.headers.get("Range")
+        origin.requests.append(asked)
+        self.close_connection = True
+        if origin.stall_before_headers:
+            origin.released.wait(30)
+            return
+        if origin.status is not None:
+            self._head(origin.status, 0)
+            return
+        start = 0
+        if asked is not None and not origin.ignore_range:
+            start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            matches = self.headers.get("If-Range") in {None, origin.etag}
+            if not matches:
+                start = 0
+            elif start >= len(origin.content):
+                self._head(416, 0)
+                return
+        body = bytearray(origin.content[start:])
+        if origin.corrupt_answers > 0 and body:
+            origin.corrupt_answers -= 1
+            body[len(body) // 2] ^= 0xFF
+        if start:
+            shown = start + 1 if origin.wrong_range else start
+            end, total = len(origin.content) - 1, len(origin.content)
+            self._head(206, len(body), content_range=f"bytes {shown}-{end}/{total}")
+        else:
+            self._head(200, len(body))
+        self._send(bytes(body))
+
+    def _head(self, status: int, length: int, *, content_range: str | None = None) -> None:
+        origin = self.origin
+        self.send_response(status)
+        if origin.with_length:
+            self.send_header("Content-Length", str(origin.length or length))
+        if origin.etag is not None:
+            self.send_header("ETag", origin.etag)
+        if content_range is not None:
+            self.send_header("Content-Range", content_range)
+        if origin.location is not None:
+            self.send_header("Location", origin.location)
+        if origin.encoding is not None:
+            self.send_header("Content-Encoding", origin.encoding)
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def _send(self, body: bytes) -> None:
+        origin = self.origin
+        if origin.stall_after is not None:
+            self._write(body[: origin.stall_after])
+            origin.released.wait(30)
+        elif origin.cut_after is not None:
+            self._write(body[: origin.cut_after])
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            for at in range(0, len(body), _PIECE_BYTES):
+                if not self._write(body[at : at + _PIECE_BYTES]):
+                    return
+                if origin.pause_s and origin.released.wait(origin.pause_s):
+                    return
+
+    def _write(self, piece: bytes) -> bool:
+        try:
+            self.wfile.write(piece)
+            self.wfile.flush()
+        except OSError:
+            return False  # The client has left, as cancelled clients do.
+        return True
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+    block_on_close = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        del request, client_address  # A client that left in the middle is what is tested.
+
+
+@contextmanager
+def serving(origin: Origin) -> Generator[Origin]:
+    """Serve until the block ends; then every connection is let go."""
+
+    class Handler(_Handler):
+        pass
+
+    Handler.origin = origin
+    server = _Server(("127.0.0.1", 0), Handler)
+    origin.url = f"http://127.0.0.1:{server.server_address[1]}/file.whl"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield origin
+    finally:
+        origin.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
