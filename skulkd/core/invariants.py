@@ -1,0 +1,149 @@
+"""What must hold of every state, and of every event before it is applied; empty means all does.
+
+The simulator and the property tests ask after each step; a replica asks once after a snapshot. A
+sentence returned here is a bug of `decide` or `apply`, never an operator's mistake.
+"""
+
+from collections.abc import Iterator
+
+from protocol.cards import card_digest
+from protocol.events import (
+    ApiKeyRevoked,
+    CardRemoved,
+    InstanceFailed,
+    InstancePlaced,
+    InstanceRemoved,
+    InstanceRetried,
+    InstanceStopRequested,
+    MemberFactsReported,
+    RunnerPhaseChanged,
+    SequencedEvent,
+)
+from protocol.instances import Instance
+from protocol.state import DEDUPE_WINDOW, FAILURES_KEPT, RECENT_RESULTS, ClusterState
+
+
+def violations(state: ClusterState) -> tuple[str, ...]:
+    """Name what does not hold of a state."""
+    found = [*_bounds(state), *_keys(state), *_copies(state)]
+    for instance in state.instances.values():
+        found.extend(f"instance {instance.instance_id}: {what}" for what in _instance(instance))
+    return tuple(found)
+
+
+def event_violations(state: ClusterState, sequenced: SequencedEvent) -> tuple[str, ...]:
+    """Name why a record cannot be the next one of the log that led to this state."""
+    found: list[str] = []
+    if sequenced.seq != state.seq + 1:
+        found.append(f"seq {sequenced.seq} follows seq {state.seq}")
+    if sequenced.term < state.term:
+        found.append(f"term {sequenced.term} follows term {state.term}")
+    if sequenced.at_ms < state.at_ms:
+        found.append(f"stamp {sequenced.at_ms} follows stamp {state.at_ms}")
+    found.extend(_unknown(state, sequenced))
+    return tuple(found)
+
+
+def _unknown(state: ClusterState, sequenced: SequencedEvent) -> Iterator[str]:
+    """Name what the event speaks of and the state does not hold."""
+    event = sequenced.event
+    match event:
+        case MemberFactsReported():
+            is_known, what = event.node_id in state.members, event.node_id
+        case CardRemoved():
+            is_known, what = event.model_id in state.cards, event.model_id
+        case ApiKeyRevoked():
+            is_known, what = event.key_id in state.api_keys, event.key_id
+        case InstanceFailed():
+            what = event.failure.instance_id
+            is_known = what in state.instances
+        case InstanceRetried() | InstanceStopRequested() | InstanceRemoved():
+            is_known, what = event.instance_id in state.instances, event.instance_id
+        case RunnerPhaseChanged():
+            instance = state.instances.get(event.instance_id)
+            what = f"attempt {event.runner.attempt} of {event.instance_id}"
+            is_known = instance is not None and instance.attempt == event.runner.attempt
+        case InstancePlaced():
+            what = f"a free place for {event.instance.instance_id}"
+            is_known = event.instance.instance_id not in state.instances
+        case _:
+            return
+    if not is_known:
+        yield f"{event.kind}: the state does not hold {what}"
+
+
+def _bounds(state: ClusterState) -> Iterator[str]:
+    if len(state.results) > DEDUPE_WINDOW:
+        yield f"the dedupe window holds {len(state.results)} results"
+    if len(state.recent_results) >= RECENT_RESULTS:
+        yield f"{len(state.recent_results)} results wait to be merged"
+    if len(state.failures) > FAILURES_KEPT:
+        yield f"{len(state.failures)} failures are kept"
+    if len(state.placement_failures) > FAILURES_KEPT:
+        yield f"{len(state.placement_failures)} failed placements are kept"
+    beyond = [result for result in state.results.values() if result.seq > state.seq]
+    beyond.extend(result for result in state.recent_results if result.seq > state.seq)
+    if beyond:
+        yield f"command {beyond[0].command_id} led to seq {beyond[0].seq}, the log ends before"
+
+
+def _keys(state: ClusterState) -> Iterator[str]:
+    """Check that every mapping's keys are the ids inside its values."""
+    pairs = [
+        *((key, member.node_id) for key, member in state.members.items()),
+        *((key, instance.instance_id) for key, instance in state.instances.items()),
+        *((key, card.model_id) for key, card in state.cards.items()),
+        *((key, api_key.key_id) for key, api_key in state.api_keys.items()),
+        *((key, result.command_id) for key, result in state.results.items()),
+        *((key, f"{done.node_id}/{done.model_id}") for key, done in state.downloads.items()),
+    ]
+    yield from (f"key {key} holds {inside}" for key, inside in pairs if key != inside)
+
+
+def _copies(state: ClusterState) -> Iterator[str]:
+    """Check that no model is live twice on one node."""
+    seen: dict[tuple[str, str], str] = {}
+    for instance in state.instances.values():
+        is_failed = instance.failure is not None and instance.failure.final
+        if instance.desired == "stopped" or is_failed:
+            continue
+        for shard in instance.plan.shards:
+            place = (instance.model_id, shard.node_id)
+            if place in seen:
+                yield f"{seen[place]} and {instance.instance_id} are copies on {shard.node_id}"
+            seen[place] = instance.instance_id
+
+
+def _instance(instance: Instance) -> Iterator[str]:
+    made = instance.plan
+    if not instance.model_id == made.model_id == instance.card.model_id:
+        yield f"is {instance.model_id}, plans {made.model_id}, holds {instance.card.model_id}"
+    if made.card_digest != card_digest(instance.card):
+        yield "its plan was made for another card"
+    next_layer = 0
+    for place, shard in enumerate(made.shards):
+        if shard.rank != place:
+            yield f"shard {place} has rank {shard.rank}"
+        if made.shape == "single" and shard.layer_start != next_layer:
+            yield f"rank {shard.rank} starts at layer {shard.layer_start}, not {next_layer}"
+        next_layer = shard.layer_end
+        if shard.memory.headroom_bytes < 0:
+            yield f"rank {shard.rank} was placed {-shard.memory.headroom_bytes} bytes too large"
+    if made.shape == "single" and next_layer != instance.card.n_layers:
+        yield f"its shards end at layer {next_layer} of {instance.card.n_layers}"
+    yield from _runners(instance)
+
+
+def _runners(instance: Instance) -> Iterator[str]:
+    nodes = {shard.rank: shard.node_id for shard in instance.plan.shards}
+    ranks = [runner.rank for runner in instance.runners]
+    if len(set(ranks)) != len(ranks):
+        yield f"runners share a rank: {ranks}"
+    for runner in instance.runners:
+        if runner.attempt != instance.attempt:
+            yield f"a runner of attempt {runner.attempt} is kept, {instance.attempt} is running"
+        if nodes.get(runner.rank) != runner.node_id:
+            yield f"rank {runner.rank} runs on {runner.node_id}, which the plan does not say"
+    failure = instance.failure
+    if failure is not None and failure.final and failure.attempt != instance.attempt:
+        yield f"attempt {failure.attempt} failed for good, {instance.attempt} is running"
