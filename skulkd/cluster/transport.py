@@ -1,0 +1,86 @@
+"""How nodes exchange payloads: planes, limits, and the interface with two implementations.
+
+A payload is bytes to the transport, and its sender is known from the connection's key, never from
+the payload. Sending never blocks and never waits: it is taken, or refused with the reason.
+What a plane does when it is full belongs to the plane:
+
+    election, telemetry   a newer payload of the same `key` replaces the queued one
+    control, events, data, files   the payload is refused with `queue_full`
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, Protocol
+
+from protocol.ids import NodeId
+
+Plane = Literal["election", "control", "events", "telemetry", "data", "files"]
+"""Traffic that must not hold up other traffic."""
+
+MAX_PAYLOAD_BYTES: Final[Mapping[Plane, int]] = {
+    "election": 64 << 10,
+    "control": 4 << 20,
+    "events": 1 << 20,
+    "telemetry": 256 << 10,
+    "data": 1 << 20,
+    "files": 1 << 20,
+}
+"""Of one payload. A longer one is refused where it is sent."""
+
+MAX_QUEUED_BYTES: Final[Mapping[Plane, int]] = {
+    "election": 256 << 10,
+    "control": 16 << 20,
+    "events": 16 << 20,
+    "telemetry": 1 << 20,
+    "data": 8 << 20,
+    "files": 8 << 20,
+}
+"""Towards one peer. Two payloads of any plane fit."""
+
+Refusal = Literal["unknown_peer", "too_large", "queue_full", "closed"]
+"""Why a payload was not taken."""
+
+OnReceive = Callable[[NodeId, bytes], None]
+"""Called on the event loop with the sender and the payload; must not block or raise."""
+
+
+class Transport(Protocol):
+    """One node's connection to its peers.
+
+    Between two nodes and within one plane payloads arrive in the order in which they were sent.
+    One that was taken may still be lost, with all behind it, when the connection breaks.
+    """
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node."""
+        ...
+
+    def peers(self) -> tuple[NodeId, ...]:
+        """Name the other nodes that payloads can be sent to now, sorted."""
+        ...
+
+    def send(
+        self, peer: NodeId, plane: Plane, payload: bytes, *, key: str | None = None
+    ) -> Refusal | None:
+        """Hand a payload over, or say why it was not taken.
+
+        A payload to this node itself takes no network and is never lost.
+
+        Args:
+            peer: For whom.
+            plane: Which queue.
+            payload: At most `MAX_PAYLOAD_BYTES[plane]`.
+            key: A queued payload of the same plane, peer and key is superseded by this one.
+        """
+        ...
+
+    def on_receive(self, plane: Plane, receiver: OnReceive) -> None:
+        """Name who gets a plane's payloads; one receiver a plane, the last one named.
+
+        Payloads of a plane without a receiver are dropped.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Take and deliver nothing more; idempotent."""
+        ...
