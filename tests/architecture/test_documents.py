@@ -1,3 +1,4 @@
+import ast
 import re
 from pathlib import Path
 from typing import get_args
@@ -8,7 +9,15 @@ from pydantic_core import PydanticUndefined
 from protocol.errors import ERROR_CODES
 from protocol.nodes import ConflictCode
 from skulkd.config import CLIENT_VARIABLES, ORIGINAL_KEYS, Settings
-from tests.support.source_tree import PACKAGES, ROOT, documents, headings, python_files, relative
+from tests.support.source_tree import (
+    PACKAGES,
+    ROOT,
+    documents,
+    headings,
+    python_files,
+    relative,
+    syntax_tree,
+)
 
 ERRORS = ROOT / "docs" / "errors.md"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
@@ -26,13 +35,18 @@ def test_every_error_code_is_documented_and_nothing_else() -> None:
 
 
 def _health_codes() -> set[str]:
-    """Codes that only health knows: literals of `HealthReason(code=…)` that are no error codes."""
-    pattern = re.compile(r'HealthReason\(\s*code="([a-z_.]+)"')
-    found = {code for path in python_files("skulkd") for code in pattern.findall(path.read_text())}
-    return found - set(ERROR_CODES) - set(get_args(ConflictCode))
+    """Find the codes that only health knows, as strings in the module that gives reasons."""
+    code = re.compile(r"[a-z]+\.[a-z_]+")
+    return {
+        node.value
+        for node in ast.walk(syntax_tree(ROOT / "skulkd" / "core" / "health.py"))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and code.fullmatch(node.value)
+    }
 
 
-@pytest.mark.parametrize("code", [*ERROR_CODES, *get_args(ConflictCode)])
+@pytest.mark.parametrize("code", sorted({*ERROR_CODES, *get_args(ConflictCode), *_health_codes()}))
 def test_a_code_is_documented_with_meaning_and_remedy(code: str) -> None:
     meaning, _, remedy = headings(ERRORS, 3)[code].partition("**Remedy:**")
     assert len(meaning.split()) >= 5
