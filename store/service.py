@@ -224,6 +224,10 @@ class Store:
             for transfer in self._transfers.values()
         )
 
+    def staging_bytes(self) -> int:
+        """Measure what transfers that have not ended take on the models volume. Blocking."""
+        return self._volume.staging_bytes()
+
     def recover(self) -> tuple[ArtifactProblem, ...]:
         """Make the directories, and tidy up after a process that ended in the middle of something.
 

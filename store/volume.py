@@ -120,6 +120,10 @@ class Volume:
             remove_tree(staging, key)
         return freed_bytes
 
+    def staging_bytes(self) -> int:
+        """Measure the rests of transfers that have not ended."""
+        return sum(self._bytes_under(STAGING, key) for key in self._layout.staging_keys())
+
     def recover_staging(self, *, now_s: float) -> tuple[ArtifactProblem, ...]:
         """Tidy up after a process that ended in the middle of something.
 

@@ -1,0 +1,256 @@
+"""This node's catalogue and files, behind the API's `Models` port."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol, final
+
+from protocol.cards import LocalSource, ModelCard
+from protocol.control_api import (
+    FoundModelView,
+    FoundSource,
+    StorageDocument,
+    StoredModelView,
+    TransferStatus,
+)
+from protocol.errors import StoreError
+from protocol.ids import ModelId, NodeId
+from protocol.readings import TransferReading
+from skulkd.api.ports import CatalogModel, ReadingsView
+from skulkd.api.views import merged_catalog
+from skulkd.eventlog.gateway import StateView
+from skulkd.runtime.tasks import run_blocking
+from store.finders import FoundModel, find_models
+from store.importer import card_from_gguf
+from store.service import InstalledArtifact, Store
+
+MAX_FOUND: Final = 500
+"""Files of other programs that one answer names."""
+
+
+class Downloads(Protocol):
+    """The worker's transfers, shared with placements."""
+
+    def start(self, card: ModelCard) -> None:
+        """Begin a transfer, or join the one under way; its outcome is reported to the master."""
+        ...
+
+    def cancel(self, model_id: ModelId) -> bool:
+        """End a transfer and keep what it fetched; False when none is under way."""
+        ...
+
+    def is_running(self, model_id: ModelId) -> bool:
+        """Say whether a transfer is under way."""
+        ...
+
+
+@final
+class NodeModels:
+    """Implements `Models`.
+
+    Args:
+        node_id: This node.
+        store: Cards and files.
+        models_dir: Where the store keeps them.
+        downloads: Runs transfers.
+        state: The replica: custom cards, and how downloads ended.
+        readings: How far transfers are.
+        environment: For finding what other programs left here.
+        home: Of the user whose other programs are meant.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        store: Store,
+        models_dir: Path,
+        downloads: Downloads,
+        state: StateView,
+        readings: ReadingsView,
+        environment: Mapping[str, str],
+        home: Path,
+    ) -> None:
+        self._node_id = node_id
+        self._store = store
+        self._models_dir = models_dir
+        self._downloads = downloads
+        self._state = state
+        self._readings = readings
+        self._environment = environment
+        self._home = home
+
+    async def catalog(self) -> tuple[CatalogModel, ...]:
+        """Give every card in force on this node, sorted by id."""
+        return await run_blocking(self._catalog)
+
+    async def import_file(self, path: str, model_id: ModelId | None) -> ModelCard:
+        """Make a card for a GGUF file that is used where it lies, and keep it as a custom card.
+
+        Raises:
+            StoreError: `store.gguf_invalid`, `store.gguf_truncated`, `store.not_found`,
+                `store.card_invalid`, `store.disk_failed`.
+        """
+        return await run_blocking(self._import_file, Path(path), model_id)
+
+    async def remove_card(self, model_id: ModelId) -> bool:
+        """Forget a custom card; False when there is none of that id here."""
+        return await run_blocking(self._store.catalog.remove, model_id)
+
+    async def found(self, sources: tuple[FoundSource, ...]) -> tuple[FoundModelView, ...]:
+        """Look for model files that other programs left on this machine."""
+        return await run_blocking(self._found, sources)
+
+    async def start_download(self, model_id: ModelId) -> TransferStatus:
+        """Begin a transfer, or join the one under way; returns at once.
+
+        Raises:
+            StoreError: `store.not_found` for a model that no card names.
+        """
+        card = await self._card(model_id)
+        if await run_blocking(self._store.locate, card) is None:
+            self._downloads.start(card)
+        return await self.download_status(model_id)
+
+    async def download_status(self, model_id: ModelId) -> TransferStatus:
+        """Say how far a transfer is, or how the last one ended.
+
+        Raises:
+            StoreError: `store.not_found` for a model that no card names.
+        """
+        card = await self._card(model_id)
+        if self._downloads.is_running(model_id):
+            reading = self._readings.readings.transfers.get((self._node_id, model_id))
+            return self._running(model_id, reading)
+        artifact = await run_blocking(self._store.locate, card)
+        if artifact is not None:
+            return TransferStatus(
+                model_id=model_id,
+                node_id=self._node_id,
+                state="complete",
+                done_bytes=artifact.size_bytes,
+                total_bytes=artifact.size_bytes,
+            )
+        outcome = self._state.state.downloads.get(f"{self._node_id}/{model_id}")
+        if outcome is None or outcome.error is None:
+            return TransferStatus(model_id=model_id, node_id=self._node_id, state="absent")
+        is_cancelled = outcome.error.code == "store.cancelled"
+        return TransferStatus(
+            model_id=model_id,
+            node_id=self._node_id,
+            state="cancelled" if is_cancelled else "failed",
+            error=outcome.error,
+        )
+
+    async def cancel_download(self, model_id: ModelId) -> TransferStatus:
+        """End a transfer and keep what it fetched; a model without one is left as it is."""
+        self._downloads.cancel(model_id)
+        return await self.download_status(model_id)
+
+    async def remove(self, model_id: ModelId) -> int:
+        """Delete a model's files; returns the bytes freed.
+
+        Raises:
+            StoreError: `store.not_found`, `store.in_use`, `store.disk_failed`.
+        """
+        return await self._store.remove(model_id)
+
+    async def storage(self) -> StorageDocument:
+        """Say what lies on the models volume."""
+        return await run_blocking(self._storage)
+
+    def _catalog(self) -> tuple[CatalogModel, ...]:
+        return tuple(
+            CatalogModel(
+                card=entry.card,
+                origin=entry.origin,
+                installed=self._store.locate(entry.card) is not None,
+            )
+            for entry in self._store.catalog.list()
+        )
+
+    async def _card(self, model_id: ModelId) -> ModelCard:
+        model = merged_catalog(await self.catalog(), self._state.state).get(model_id)
+        if model is None:
+            raise StoreError(
+                "store.not_found",
+                f"no card names {model_id}",
+                remediation="`skulk models list` shows what can be fetched.",
+                details={"model_id": model_id},
+            )
+        return model.card
+
+    def _running(self, model_id: ModelId, reading: TransferReading | None) -> TransferStatus:
+        if reading is None:
+            return TransferStatus(model_id=model_id, node_id=self._node_id, state="running")
+        return TransferStatus(
+            model_id=model_id,
+            node_id=self._node_id,
+            state="running",
+            phase=reading.phase,
+            done_bytes=reading.done_bytes,
+            total_bytes=reading.total_bytes,
+            rate_bytes_s=reading.rate_bytes_s,
+            eta_s=reading.eta_s,
+            source=reading.source,
+        )
+
+    def _import_file(self, path: Path, model_id: ModelId | None) -> ModelCard:
+        card = card_from_gguf(path, model_id)
+        self._store.catalog.add(card)
+        return card
+
+    def _found(self, sources: tuple[FoundSource, ...]) -> tuple[FoundModelView, ...]:
+        imported = {
+            entry.card.source.path: entry.card.model_id
+            for entry in self._store.catalog.list()
+            if isinstance(entry.card.source, LocalSource)
+        }
+        found = [
+            (source, model)
+            for source in sources
+            for model in find_models(source, home=self._home, environment=self._environment)
+        ]
+        return tuple(_found_view(source, model, imported) for source, model in found[:MAX_FOUND])
+
+    def _storage(self) -> StorageDocument:
+        space = os.statvfs(self._models_dir)
+        return StorageDocument(
+            node_id=self._node_id,
+            models_dir=str(self._models_dir),
+            disk_total_bytes=space.f_blocks * space.f_frsize,
+            disk_free_bytes=space.f_bavail * space.f_frsize,
+            staging_bytes=self._store.staging_bytes(),
+            items=tuple(_stored(artifact) for artifact in self._store.list_installed()),
+        )
+
+
+def _stored(artifact: InstalledArtifact) -> StoredModelView:
+    return StoredModelView(
+        model_id=artifact.model_id,
+        size_bytes=artifact.size_bytes,
+        in_use=False,
+        linked=artifact.root == artifact.entry.parent,
+        path=str(artifact.entry),
+    )
+
+
+def _found_view(
+    source: FoundSource, model: FoundModel, imported: Mapping[str, ModelId]
+) -> FoundModelView:
+    problem, size_bytes = "", model.size_bytes
+    try:
+        card = card_from_gguf(model.path, model.model_id)
+        size_bytes = card.storage_size.in_bytes
+    except StoreError as error:
+        problem = error.message
+    path = str(model.path)
+    return FoundModelView(
+        source=source,
+        name=model.path.name,
+        path=path,
+        size_bytes=size_bytes,
+        model_id=imported.get(path, model.model_id),
+        imported=path in imported,
+        problem=problem,
+    )
