@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+import skulkd
 from skulkd.runtime.logs import (
     LOG_FILE_NAME,
     CappedFileHandler,
@@ -123,5 +124,5 @@ def test_importing_it_loads_neither_sockets_nor_pickle() -> None:
         "import sys, skulkd.runtime.logs;"
         "sys.exit(bool({'socket', 'pickle', 'asyncio', 'logging.handlers'} & set(sys.modules)))"
     )
-    root = Path(__file__).parents[4]
+    root = Path(skulkd.__path__[0]).parent  # of the wheel, when that is tested
     assert subprocess.run([sys.executable, "-S", "-c", code], cwd=root, check=False).returncode == 0
