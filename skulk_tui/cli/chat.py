@@ -75,7 +75,7 @@ def chat(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A placed model.")],
     question: Annotated[
         str | None,
-        typer.Argument(metavar="[QUESTION]", help="Left out or `-`: from standard input."),
+        typer.Argument(metavar="QUESTION", help="Left out or `-`: from standard input."),
     ] = None,
     *,
     system: Annotated[str | None, typer.Option(help="Instructions before the question.")] = None,

@@ -26,7 +26,7 @@ from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_gone, wait
 from skulk_tui.client import path_of
 
 TargetsArgument = Annotated[
-    list[str], typer.Argument(metavar="INSTANCE|MODEL...", help="Instance ids, or model ids.")
+    list[str], typer.Argument(metavar="INSTANCE|MODEL", help="Instance ids, or model ids.")
 ]
 InstanceArgument = Annotated[
     str, typer.Argument(metavar="INSTANCE", help="An instance id, the start of one, or a model id.")

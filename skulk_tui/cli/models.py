@@ -116,7 +116,7 @@ def import_models(
     session: Session,
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH...]", help="GGUF files on the node's machine."),
+        typer.Argument(metavar="PATH", help="GGUF files on the node's machine."),
     ] = None,
     *,
     sources: Annotated[
@@ -277,7 +277,7 @@ def pull_model(
 
 def remove_models(
     session: Session,
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Model ids.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Model ids.")],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> int | None:

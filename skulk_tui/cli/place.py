@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, final
 
 import typer
 
@@ -18,6 +18,7 @@ from protocol.placements import Plan
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
+from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
 from skulk_tui.cli.records import (
     Names,
     instance_record,
@@ -32,7 +33,7 @@ from skulk_tui.cli.tables import candidates_tables, instances_table
 from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
 from skulk_tui.client import Query, envelope_of, path_of
-from skulk_tui.formatting import format_bytes, format_count, joined
+from skulk_tui.formatting import format_bytes, format_count, format_duration, joined
 
 _BACKEND: Final = re.compile(r"^(scripted|llama_server|llama_cpp|mlx|vllm)(-[a-z]+)?$")
 _BACKENDS_SHOWN: Final = ("llama_server", "llama_cpp", "mlx", "vllm", "scripted")
@@ -127,52 +128,159 @@ def place(
 
     The wait ends early when the placement fails; ending the wait does not end the work.
     """
-    names: Names = {}
-    wanted: tuple[NodeId, ...] = ()
-    excluded: tuple[NodeId, ...] = ()
     model_id = parse_model_id(model)
     if backend is not None and _BACKEND.match(backend) is None:
         raise unknown_value("a backend", backend, _BACKENDS_SHOWN)
-    if nodes or exclude or dry_run:
-        state = state_of(session)
-        names = names_of(state)
-        wanted = node_ids_of(state, nodes or [])
-        excluded = node_ids_of(state, exclude or [])
+    state = state_of(session)
     wish = Wish(
         model_id=model_id,
-        nodes=wanted,
-        excluded_nodes=excluded,
+        nodes=node_ids_of(state, nodes or []),
+        excluded_nodes=node_ids_of(state, exclude or []),
         backend=backend,
         context_tokens=context,
         slots=slots,
     )
+    placing = Placing(
+        session=session,
+        wish=wish,
+        names=names_of(state),
+        notes=PlanNotes(cache_dir(session.environ) / "plans"),
+    )
     with naming_the_nearest_model(session, model_id):
         if dry_run:
-            return _show_candidates(session, wish, names)
-        return _place(session, wish, plan=plan, wait=wait and not detach, id_only=detach)
+            return placing.show_candidates()
+        return placing.place(plan=plan, wait=wait and not detach, id_only=detach)
 
 
-def _show_candidates(session: Session, wish: Wish, names: Names) -> int:
-    """Show every candidate with its arithmetic; a refused plan exits as the refusal says."""
-    document = session.client.get("/instance/previews", PreviewsDocument, query=wish.query())
-    candidates = [
-        *(plan_record(plan, names) for plan in document.plans),
-        *(refusal_record(refusal, names) for refusal in document.refusals),
-    ]
-    session.output.show(
-        Listing(
-            kind="candidates",
-            items=candidates,
-            tables=candidates_tables(candidates),
-            names=[plan.plan_id for plan in document.plans],
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """One run of the verb: what is asked of whom, and what people call the nodes."""
+
+    session: Session
+    wish: Wish
+    names: Names
+    notes: PlanNotes
+
+    def show_candidates(self) -> int:
+        """Show every candidate with its arithmetic; exit as the refusal says when none fits."""
+        document = self._previews()
+        candidates = [
+            *(plan_record(plan, self.names) for plan in document.plans),
+            *(refusal_record(refusal, self.names) for refusal in document.refusals),
+        ]
+        self.session.output.show(
+            Listing(
+                kind="candidates",
+                items=candidates,
+                tables=candidates_tables(candidates),
+                names=[plan.plan_id for plan in document.plans],
+            )
         )
-    )
-    if document.plans:
-        return exit_codes.OK
-    return tell(_refused(document), session)
+        self.notes.remember(document.plans)
+        if document.plans:
+            return exit_codes.OK
+        return tell(refused(document), self.session)
+
+    def place(self, *, plan: str | None, wait: bool, id_only: bool) -> int | None:
+        """Place, and wait or say how to follow."""
+        session = self.session
+        plan_id = self._whole_plan_id(plan) if plan is not None else None
+        try:
+            accepted = session.client.post(
+                "/place_instance", CommandAccepted, self.wish.body(plan_id)
+            )
+        except SkulkError as error:
+            self._tell_what_stands_against_it(error, plan_id)
+            raise
+        instance_id = accepted.instance_id or accepted.command_id
+        if accepted.plan is not None:
+            session.narrate(f"accepted as {instance_id}: {plan_text(accepted.plan, self.names)}")
+        if not wait:
+            session.narrate(instance_hint(instance_id))
+        if id_only and not session.output.is_json:
+            session.output.write(f"{instance_id}\n")
+            return None
+        view = self._outcome(instance_id, wait=wait)
+        record = instance_record(view, self.names)
+        session.output.show(
+            Listing(
+                kind="instances",
+                seq=accepted.seq,
+                items=(record,),
+                tables=(instances_table((record,), now_ms=session.clock.wall_ms()),),
+                names=(record.instance_id,),
+            )
+        )
+        return None
+
+    def _outcome(self, instance_id: str, *, wait: bool) -> InstanceView:
+        if not wait:
+            return self.session.client.get(path_of("/instance/{}", instance_id), InstanceView)
+        started_s = self.session.clock.monotonic_s()
+        view = wait_until_ready(self.session, instance_id)
+        took_s = self.session.clock.monotonic_s() - started_s
+        self.session.narrate(
+            f"ready after {format_duration(took_s)}: `skulk chat {self.wish.model_id}`"
+        )
+        return view
+
+    def _previews(self) -> PreviewsDocument:
+        return self.session.client.get(
+            "/instance/previews", PreviewsDocument, query=self.wish.query()
+        )
+
+    def _whole_plan_id(self, text: str) -> Digest:
+        """Complete the start of a plan's id from the notes, else from the plans of now.
+
+        Raises:
+            PlacementError: `placement.plan_changed` when no plan begins so.
+            ClientError: `client.usage`.
+        """
+        if _PLAN_ID.match(text) is not None:
+            return Digest(text)
+        if _PLAN_PREFIX.match(text) is None:
+            raise ClientError(
+                "client.usage",
+                f"--plan: {text[:80]!r} is not a plan's id: 8 to 64 hexadecimal digits",
+                remediation=f"See `skulk place {self.wish.model_id} --dry-run`.",
+            )
+        noted = self.notes.whole_id(text)
+        if noted is not None:
+            return noted
+        document = self._previews()
+        found = [plan.plan_id for plan in document.plans if plan.plan_id.startswith(text)]
+        if len(found) == 1:
+            return found[0]
+        if not document.plans:
+            raise refused(document)
+        self.session.narrate(f"the plan now: {plan_text(document.plans[0], self.names)}")
+        raise PlacementError(
+            "placement.plan_changed",
+            f"no plan of now begins with {text}",
+            remediation=f"Take the plan of now: `--plan {document.plans[0].plan_id[:12]}`.",
+        )
+
+    def _tell_what_stands_against_it(self, error: SkulkError, plan_id: Digest | None) -> None:
+        """Tell what changed since the plan was made, and the smallest change that would fit."""
+        envelope = envelope_of(error)
+        if envelope is None:
+            return
+        if envelope.plan is not None:
+            then = self.notes.recall(plan_id) if plan_id is not None else None
+            for difference in differences(then, envelope.plan) if then is not None else []:
+                self.session.narrate(f"changed: {difference}")
+            self.session.narrate(f"the plan now: {plan_text(envelope.plan, self.names)}")
+            self.notes.remember([envelope.plan])
+            error.remediation = f"Take the plan of now: `--plan {envelope.plan.plan_id[:12]}`."
+        for refusal in envelope.refusals:
+            change = refusal.smallest_change
+            if change is not None and change.text:
+                self.session.narrate(f"smallest change: {change.text}")
+                break
 
 
-def _refused(document: PreviewsDocument) -> SkulkError:
+def refused(document: PreviewsDocument) -> SkulkError:
     """Give the error that stands for a document without a plan."""
     if document.missing_facts:
         return PlacementError(
@@ -194,97 +302,13 @@ def _refused(document: PreviewsDocument) -> SkulkError:
     )
 
 
-def _place(
-    session: Session, wish: Wish, *, plan: str | None, wait: bool, id_only: bool
-) -> int | None:
-    plan_id = _whole_plan_id(session, wish, plan) if plan is not None else None
-    try:
-        accepted = session.client.post("/place_instance", CommandAccepted, wish.body(plan_id))
-    except SkulkError as error:
-        _tell_difference(session, error)
-        raise
-    instance_id = accepted.instance_id or accepted.command_id
-    if accepted.plan is not None:
-        session.narrate(f"accepted as {instance_id}: {plan_text(accepted.plan)}")
-    if id_only:
-        session.narrate(instance_hint(instance_id))
-        if not session.output.is_json:
-            session.output.write(f"{instance_id}\n")
-            return None
-    if wait:
-        started_s = session.clock.monotonic_s()
-        view = wait_until_ready(session, instance_id)
-        took_s = session.clock.monotonic_s() - started_s
-        session.narrate(f"ready after {took_s:.1f} s: `skulk chat {wish.model_id}`")
-    else:
-        view = session.client.get(path_of("/instance/{}", instance_id), InstanceView)
-        if not id_only:
-            session.narrate(instance_hint(instance_id))
-    record = instance_record(view, names_of(state_of(session)))
-    session.output.show(
-        Listing(
-            kind="instances",
-            seq=accepted.seq,
-            items=(record,),
-            tables=(instances_table((record,), now_ms=session.clock.wall_ms()),),
-            names=(record.instance_id,),
-        )
-    )
-    return None
-
-
-def _whole_plan_id(session: Session, wish: Wish, text: str) -> Digest:
-    """Complete the start of a plan's id from the plans of now.
-
-    Raises:
-        PlacementError: `placement.plan_changed` when no plan of now begins so.
-        ClientError: `client.usage`.
-    """
-    if _PLAN_ID.match(text) is not None:
-        return Digest(text)
-    if _PLAN_PREFIX.match(text) is None:
-        raise ClientError(
-            "client.usage",
-            f"--plan: {text[:80]!r} is not a plan's id: 8 to 64 hexadecimal digits are expected",
-            remediation=f"See `skulk place {wish.model_id} --dry-run`.",
-        )
-    document = session.client.get("/instance/previews", PreviewsDocument, query=wish.query())
-    found = [plan.plan_id for plan in document.plans if plan.plan_id.startswith(text)]
-    if len(found) == 1:
-        return found[0]
-    if not document.plans:
-        raise _refused(document)
-    session.narrate(f"the plan now: {plan_text(document.plans[0])}")
-    raise PlacementError(
-        "placement.plan_changed",
-        f"no plan of now begins with {text}",
-        remediation=f"Take the plan of now: `--plan {document.plans[0].plan_id[:12]}`.",
-    )
-
-
-def _tell_difference(session: Session, error: SkulkError) -> None:
-    """Tell the plan of now, or what each candidate lacked, when a node refuses a placement."""
-    envelope = envelope_of(error)
-    if envelope is None:
-        return
-    if envelope.plan is not None:
-        session.narrate(f"the plan now: {plan_text(envelope.plan)}")
-        error.remediation = (
-            error.remediation or f"Take the plan of now: `--plan {envelope.plan.plan_id[:12]}`."
-        )
-    for refusal in envelope.refusals:
-        change = refusal.smallest_change
-        if change is not None and change.text and not error.remediation:
-            error.remediation = change.text
-
-
-def plan_text(plan: Plan, names: Names | None = None) -> str:
+def plan_text(plan: Plan, names: Names) -> str:
     """Write a plan in one line."""
-    known = names or {}
-    nodes = joined(name_of(known, shard.node_id) for shard in plan.shards)
+    nodes = joined(name_of(names, shard.node_id) for shard in plan.shards)
+    slots = f"{plan.slots} slot{'' if plan.slots == 1 else 's'}"
     needed = sum(shard.memory.needed_bytes for shard in plan.shards)
     download = f", {format_bytes(plan.download_bytes)} to download" if plan.download_bytes else ""
     return (
         f"{plan.backend} on {nodes}, context {format_count(plan.context_tokens)},"
-        f" {plan.slots} slots, {format_bytes(needed)}{download}, plan {plan.plan_id[:12]}"
+        f" {slots}, {format_bytes(needed)}{download}, plan {plan.plan_id[:12]}"
     )

@@ -26,6 +26,9 @@ from skulk_tui.formatting import (
     joined,
 )
 
+# `--plan` takes the start of an id too.
+_PLAN_ID_SHOWN = 12
+
 
 def status_tables(status: StatusRecord, *, now_ms: int) -> tuple[Table, ...]:
     """Cluster, nodes, what is wrong with them, instances, downloads."""
@@ -298,10 +301,11 @@ def candidates_tables(candidates: Sequence[CandidateRecord]) -> tuple[Table, ...
             Column("SLOTS", right=True),
             Column("TO DOWNLOAD", right=True),
             Column("NOTE"),
+            Column("WHOLE ID", wide_only=True),
         ),
         tuple(
             (
-                candidate.plan_id or UNKNOWN,
+                (candidate.plan_id or UNKNOWN)[:_PLAN_ID_SHOWN],
                 joined(candidate.node_names),
                 candidate.backend or UNKNOWN,
                 candidate.shape or UNKNOWN,
@@ -309,6 +313,7 @@ def candidates_tables(candidates: Sequence[CandidateRecord]) -> tuple[Table, ...
                 format_count(candidate.slots),
                 format_bytes(candidate.download_bytes),
                 _plan_note(candidate),
+                candidate.plan_id or UNKNOWN,
             )
             for candidate in fitting
         ),
