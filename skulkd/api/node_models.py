@@ -206,7 +206,7 @@ class NodeModels:
             for entry in self._store.catalog.list()
             if isinstance(entry.card.source, LocalSource)
         }
-        found = [
+        found: list[tuple[FoundSource, FoundModel]] = [
             (source, model)
             for source in sources
             for model in find_models(source, home=self._home, environment=self._environment)

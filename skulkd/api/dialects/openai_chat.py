@@ -64,6 +64,7 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> ChatCall:
         _wrong("model", "a string", model)
     _refuse_unsupported(body)
     tools = _tools(body.get("tools"))
+    stream = _flag(body, "stream") or False
     task = ChatTask(
         command_id=command_id,
         model_id=ModelId(model),
@@ -77,10 +78,9 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> ChatCall:
         response_format=_response_format(body.get("response_format")),
         enable_thinking=_flag(body, "enable_thinking"),
         reasoning_effort=_text(body, "reasoning_effort"),
+        stream=stream,
     )
-    return ChatCall(
-        task=task, stream=_flag(body, "stream") or False, include_usage=_include_usage(body)
-    )
+    return ChatCall(task=task, stream=stream, include_usage=_include_usage(body))
 
 
 def _wrong(param: str, wanted: str, value: object) -> NoReturn:

@@ -1,0 +1,191 @@
+"""The ASGI application: guards, routing, errors and the audit line, around every handler.
+
+The order is fixed and short. Who is addressed (Host), from where (Origin), which route, who asks
+(key and scope), whether there is room; only then is a byte of the body read.
+"""
+
+import logging
+from typing import Final, final
+
+from protocol.errors import RequestError, SkulkError
+from skulkd.api.auth import Authenticator
+from skulkd.api.dependencies import ApiDependencies
+from skulkd.api.errors import bug, error_reply, status_of
+from skulkd.api.http import AsgiScope, Header, Receive, Request, Send
+from skulkd.api.interrupt import stopping
+from skulkd.api.origin import HostPolicy, check_origin, cors_headers, preflight
+from skulkd.api.routes import Kind, RouteSpec, RouteTable, Services, build_routes
+
+_log = logging.getLogger(__name__)
+_audit = logging.getLogger("skulkd.audit")
+
+_CONTROL_PLACES: Final = 128
+"""Of their own, so that clients of models cannot keep an operator out."""
+_NOSNIFF: Final[Header] = (b"x-content-type-options", b"nosniff")
+
+
+@final
+class _Handling:
+    """What is known of one request so far."""
+
+    __slots__ = ("cors", "is_answering", "kind", "request", "route")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.kind: Kind = "inference" if request.path.startswith("/v1/") else "control"
+        self.route: RouteSpec | None = None
+        self.cors: tuple[Header, ...] = ()
+        self.is_answering = False
+
+
+@final
+class ApiApp:
+    """Serves HTTP.
+
+    Args:
+        deps: The rest of the daemon.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._services = Services.build(deps)
+        self.routes = build_routes(self._services)
+        self._table = RouteTable(self.routes)
+        self._hosts = HostPolicy(deps.face.hostname, deps.allowed_hosts)
+        self._authenticator = Authenticator(deps.state, deps.clock)
+        self._max_heavy = deps.max_concurrent_requests
+        self._n_heavy = 0
+        self._n_light = 0
+        self._is_stopping = False
+
+    @property
+    def n_open(self) -> int:
+        """How many requests are being handled."""
+        return self._n_heavy + self._n_light
+
+    def stop(self) -> None:
+        """Refuse what comes and end what is open, each with an error that says so."""
+        self._is_stopping = True
+        self._services.chat.stop()
+        self._services.ops.stop()
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            return
+        handling = _Handling(Request(scope, receive))
+        try:
+            await self._handle(handling, send)
+        except SkulkError as error:
+            if handling.is_answering:
+                raise
+            await self._refuse(handling, error, send)
+        except Exception:
+            if handling.is_answering:
+                raise
+            request = handling.request
+            _log.exception("handling %s %.200s failed", request.method, request.path)
+            await self._refuse(handling, bug(), send)
+
+    async def _handle(self, handling: _Handling, send: Send) -> None:
+        request = handling.request
+        _refuse_smuggling(request)
+        self._hosts.check_host(request)
+        found, request.params = self._table.find(request.path)
+        handling.kind = found.kind
+        if found.kind == "control":
+            check_origin(request)
+        else:
+            handling.cors = cors_headers(request)
+            if request.method == "OPTIONS":
+                await preflight(request).send_to(send, handling.cors)
+                return
+        route = handling.route = found.route_for(request.method)
+        request.principal = self._authenticator.identify(request)
+        self._authenticator.require(request, route.scope)
+        if self._is_stopping:
+            raise stopping()
+        self._take_place(route)
+        try:
+            answer = await route.handler(request)
+            self._tell(handling, answer.status)
+            handling.is_answering = True
+            await answer.send_to(send, (_NOSNIFF, *handling.cors))
+        finally:
+            self._free_place(route)
+
+    async def _refuse(self, handling: _Handling, error: SkulkError, send: Send) -> None:
+        self._tell(handling, status_of(error.code), error)
+        headers = [_NOSNIFF, *handling.cors]
+        allowed = error.details.get("allow")
+        if error.code == "request.method_not_allowed" and isinstance(allowed, str):
+            headers.append((b"allow", allowed.encode()))
+        if self._is_stopping:
+            handling.request.connection.close_after_response()
+        reply = error_reply(
+            error,
+            dialect="openai" if handling.kind == "inference" else "control",
+            command_id=handling.request.command_id,
+        )
+        await reply.send_to(send, tuple(headers))
+
+    def _take_place(self, route: RouteSpec) -> None:
+        """Raise `request.overloaded` where too many are served already."""
+        if route.is_heavy:
+            if self._n_heavy >= self._max_heavy:
+                raise _overloaded(self._max_heavy)
+            self._n_heavy += 1
+        else:
+            if self._n_light >= _CONTROL_PLACES:
+                raise _overloaded(_CONTROL_PLACES)
+            self._n_light += 1
+
+    def _free_place(self, route: RouteSpec) -> None:
+        if route.is_heavy:
+            self._n_heavy -= 1
+        else:
+            self._n_light -= 1
+
+    def _tell(self, handling: _Handling, status: int, error: SkulkError | None = None) -> None:
+        """Write who asked for which change, from where, and what came of it."""
+        route, request = handling.route, handling.request
+        if route is None or not route.changes_state:
+            return
+        _audit.info(
+            "%s %.200s: %d",
+            request.method,
+            request.path,
+            status,
+            extra={
+                "who": request.principal.name,
+                "peer": request.peer,
+                "status": status,
+                "error_code": error.code if error else None,
+                "command_id": request.command_id,
+            },
+        )
+
+
+def create_app(deps: ApiDependencies) -> ApiApp:
+    """Make the application; every route of it declares a scope."""
+    return ApiApp(deps)
+
+
+def _refuse_smuggling(request: Request) -> None:
+    """Refuse a header that is there twice: two readers would each believe their own."""
+    conflicting = request.headers.conflicting
+    if conflicting is not None:
+        raise RequestError(
+            "request.invalid",
+            f"the header {conflicting.decode()} is there twice, with different values",
+            remediation="Send it once.",
+        )
+
+
+def _overloaded(places: int) -> RequestError:
+    return RequestError(
+        "request.overloaded",
+        f"{places} requests are being served already",
+        remediation="Try again shortly, or raise the setting `max_concurrent_requests`.",
+        details={"max_concurrent_requests": places},
+        retry_after_s=1,
+    )

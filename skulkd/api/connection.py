@@ -1,0 +1,228 @@
+"""One client connection: uvicorn's HTTP/1.1 protocol with the bounds it leaves to others.
+
+Measured on uvicorn 0.54 with httptools 0.9 (docs/decisions/0006-http-server.md): a header block of
+any size is taken, a client that sends nothing or half a request holds its connection for ever, and
+a refused concurrency is answered in plain text. What uvicorn does enforce is used as it is: it
+stops reading a body that nobody asks for at 64 KiB, and closes idle keep-alive connections.
+
+A timer is armed only while a client owes us bytes, so a request that arrives whole, as nearly all
+do, costs none.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Final, Literal, final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from protocol.clock import Clock
+from protocol.errors import ErrorCode, RequestError
+from skulkd.api.errors import error_reply
+from skulkd.api.http import CONNECTION
+
+_REASONS: Final = {
+    400: b"Bad Request",
+    408: b"Request Timeout",
+    431: b"Request Header Fields Too Large",
+    503: b"Service Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one connection, and all of them together, may take."""
+
+    max_connections: int = 2048
+    header_bytes: int = 32 * 1024
+    header_s: float = 10.0
+    body_s: float = 60.0
+    linger_s: float = 5.0
+    """For a client to read its refusal while it still sends the body that was refused."""
+    keep_alive_s: int = 30
+
+
+@final
+class SharedState(ServerState):
+    """What all connections of the node share, and the second that their Date header shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.date_s = -1
+
+
+@final
+class GuardedHttp(HttpToolsProtocol):
+    """A connection whose headers, body and idleness are bounded.
+
+    Args:
+        config: uvicorn's, loaded.
+        shared: What all connections share.
+        limits: The bounds.
+        clock: For the Date header.
+    """
+
+    def __init__(
+        self, config: Config, shared: SharedState, limits: ConnectionLimits, clock: Clock
+    ) -> None:
+        super().__init__(config, shared, app_state={})
+        self._shared = shared
+        self._limits = limits
+        self._clock = clock
+        self._stage: Literal["idle", "head", "body"] = "idle"
+        self._head_bytes = 0
+        self._is_refused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._lost_callback: Callable[[], None] | None = None
+        self._is_lost = False
+
+    # ---- What handlers see (skulkd.api.http.Connection) ----
+
+    def on_lost(self, callback: Callable[[], None] | None) -> None:
+        """Call back once when the client goes, at once if it has gone; None takes that back."""
+        if callback is not None and self._is_lost:
+            callback()
+            return
+        self._lost_callback = callback
+
+    def abort(self) -> None:
+        """Drop the connection without sending what is still buffered."""
+        self.transport.abort()
+
+    def close_after_response(self) -> None:
+        """Close once the present response has been sent."""
+        self.cycle.keep_alive = False
+
+    # ---- asyncio.Protocol ----
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, or refuse it where too many are open."""
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.max_connections:
+            self._refuse(
+                503,
+                "request.overloaded",
+                f"{self._limits.max_connections} connections are open, no more are taken",
+                retry_after_s=1,
+            )
+            return
+        self._arm(self._limits.header_s)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what arrived, and see that the rest is not owed for ever."""
+        if self._is_refused:
+            return
+        super().data_received(data)
+        if self._is_refused or self.transport.is_closing():
+            return
+        if self._stage == "head":
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.header_bytes:
+                self._refuse_headers()
+            elif self._timer is None:
+                self._arm(self._limits.header_s)
+        elif self._stage == "body" and self._timer is None:
+            self._arm(self._limits.body_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell whoever works for this client that nobody reads any more."""
+        self._is_lost = True
+        self._disarm()
+        super().connection_lost(exc)
+        callback, self._lost_callback = self._lost_callback, None
+        if callback is not None:
+            callback()
+
+    # ---- Parser callbacks ----
+
+    def on_message_begin(self) -> None:
+        """Start counting a request's headers."""
+        super().on_message_begin()
+        self._stage = "head"
+        self._head_bytes = 0
+        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[typeddict-item]
+
+    def on_headers_complete(self) -> None:
+        """Hand the request on, unless its headers are too many."""
+        self._disarm()
+        n_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if n_bytes > self._limits.header_bytes:
+            self._refuse_headers()
+            return
+        self._stage = "body"
+        self._stamp()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece of the body, or drop it where it has been refused."""
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The client owes nothing more."""
+        self._stage = "idle"
+        self._disarm()
+        if not self._is_refused:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on to the next request, or wait shortly for the rest of a refused body."""
+        super().on_response_complete()
+        if self._stage == "body":
+            self._disarm()
+            self._arm(self._limits.linger_s)
+
+    def send_400_response(self, msg: str) -> None:  # ruff: ignore[unused-method-argument] - base
+        """Answer what is not HTTP in the same form as every other error."""
+        self._refuse(400, "request.invalid", "this is not a valid HTTP/1.1 request")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An upgrade that we do not know is ignored, as RFC 9110 has it; no reason to warn."""
+
+    # ---- Bounds ----
+
+    def _stamp(self) -> None:
+        second = self._clock.wall_ms() // 1000
+        if second != self._shared.date_s:
+            self._shared.date_s = second
+            date = formatdate(second, usegmt=True).encode()
+            self._shared.default_headers = [(b"date", date)]
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._on_deadline)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        if self.transport.is_closing():
+            return
+        if self._stage == "body" and self.cycle.response_started:
+            self.transport.close()
+            return
+        owed = "body" if self._stage == "body" else "headers"
+        seconds = self._limits.body_s if owed == "body" else self._limits.header_s
+        self._refuse(408, "request.timeout", f"the {owed} did not arrive within {seconds:g} s")
+
+    def _refuse_headers(self) -> None:
+        limit = self._limits.header_bytes
+        self._refuse(431, "request.too_large", f"the headers are larger than {limit} bytes")
+
+    def _refuse(
+        self, status: int, code: ErrorCode, message: str, *, retry_after_s: int | None = None
+    ) -> None:
+        self._is_refused = True
+        self._disarm()
+        error = RequestError(code, message, retry_after_s=retry_after_s)
+        reply = error_reply(error, dialect="openai")
+        head = [b"HTTP/1.1 %d %b\r\n" % (status, _REASONS[status])]
+        head += [b"%b: %b\r\n" % header for header in reply.headers]
+        head.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(reply.body))
+        self.transport.write(b"".join(head) + reply.body)
+        self.transport.close()

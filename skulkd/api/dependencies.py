@@ -1,0 +1,50 @@
+"""What the API is built from."""
+
+import random
+from dataclasses import dataclass, field
+
+from protocol.clock import Clock
+from protocol.ids import NodeId
+from protocol.nodes import Role
+from skulkd.api.ports import HealthView, Inference, Listeners, Models, Placements, ReadingsView
+from skulkd.api.sse import StreamLimits
+from skulkd.eventlog.gateway import CommandGateway, StateView
+from skulkd.runtime.tasks import Tasks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFace:
+    """This node, as it introduces itself."""
+
+    node_id: NodeId
+    name: str
+    hostname: str
+    boot_id: str
+    """New at each start of the daemon."""
+    version: str
+    public_key: str = ""
+    role: Role = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiDependencies:
+    """The rest of the daemon, as the API sees it."""
+
+    face: NodeFace
+    clock: Clock
+    tasks: Tasks
+    gateway: CommandGateway
+    state: StateView
+    readings: ReadingsView
+    health: HealthView
+    placements: Placements
+    inference: Inference
+    models: Models
+    listeners: Listeners
+    random: random.Random
+    """Chooses between instances; seeded by the caller."""
+    allowed_hosts: tuple[str, ...] = ()
+    max_concurrent_requests: int = 1024
+    """Inference requests open at a time; control requests have 128 places of their own."""
+    facts_wait_s: float = 15.0
+    stream_limits: StreamLimits = field(default_factory=StreamLimits)

@@ -1,0 +1,313 @@
+"""Chat completions: from a request to an instance, and its frames back to the client.
+
+A stream commits its status at once, so that bytes flow however long the prompt takes; what goes
+wrong after that is its first or last event. A whole answer commits nothing before it is there, so
+every failure has its own status.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Final, Protocol, final
+
+from pydantic import ValidationError
+
+from protocol.control_api import COMMAND_ID_HEADER, CancelReply
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started
+from protocol.errors import ErrorBody, ErrorCode, RequestError, SkulkError, error_of
+from protocol.ids import CommandId, InstanceId, parse_command_id
+from protocol.instances import Instance
+from protocol.tasks import ChatTask
+from skulkd.api.dependencies import ApiDependencies
+from skulkd.api.dialects.openai_chat import ChatCall, parse_chat
+from skulkd.api.dialects.openai_chat_output import (
+    ChatAnswer,
+    ChatStream,
+    error_event,
+    opening_comment,
+)
+from skulkd.api.errors import bug, envelope, invalid_body
+from skulkd.api.http import Answer, Reply, Request, Send, StreamReply, json_reply
+from skulkd.api.interrupt import Interruptible, stopping
+from skulkd.api.json_body import decode_object
+from skulkd.api.selection import choose
+from skulkd.api.sse import SSE_HEADERS, EventStream
+from skulkd.runtime.logs import command_id as log_command_id
+
+_log = logging.getLogger(__name__)
+
+_RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.gone"})
+_HEADER: Final = COMMAND_ID_HEADER.encode()
+_JSON: Final = (b"content-type", b"application/json")
+_BUSY_RETRY_S: Final = 1
+
+
+@final
+class ChatService:
+    """Serves chat completions, and cancels them.
+
+    Args:
+        deps: The rest of the daemon.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._in_flight: dict[InstanceId, int] = {}
+        self._open: dict[CommandId, _Interruptible] = {}
+
+    @property
+    def n_open(self) -> int:
+        """How many requests are being served."""
+        return len(self._open)
+
+    def stop(self) -> None:
+        """End every request with an error that says so; new ones are refused by the app."""
+        for running in list(self._open.values()):
+            running.interrupt(stopping())
+
+    async def chat(self, request: Request) -> Answer:
+        """`POST /v1/chat/completions`."""
+        fields = await decode_object(await request.body())
+        command_id = self._deps.gateway.mint_command_id()
+        request.command_id = command_id
+        log_command_id.set(command_id)
+        try:
+            call = parse_chat(fields, command_id=command_id)
+        except ValidationError as error:
+            raise invalid_body(error, ChatTask) from error
+        candidates = self._admit(call)
+        return (
+            self._stream(request, call, candidates)
+            if call.stream
+            else (await self._whole(request, call, candidates))
+        )
+
+    async def cancel(self, request: Request) -> Answer:
+        """`POST /v1/cancel/{command_id}`."""
+        command_id = parse_command_id(request.params["command_id"])
+        request.command_id = command_id
+        running = self._open.get(command_id)
+        if running is None:
+            raise RequestError(
+                "request.not_found",
+                "Command not found or already completed",
+                remediation="Ask the node that took the request.",
+            )
+        if not self._deps.inference.cancel(command_id):
+            # Not taken up yet, or just over: the client is owed an end all the same.
+            running.interrupt(RequestError("request.cancelled", "the request was cancelled"))
+        return json_reply(CancelReply(message="Command cancelled.", command_id=command_id))
+
+    # ---- Admission ----
+
+    def _admit(self, call: ChatCall) -> tuple[Instance, ...]:
+        deps, task = self._deps, call.task
+        candidates = choose(
+            deps.state.state,
+            task.model_id,
+            in_flight=self._in_flight,
+            readings=deps.readings.readings,
+            now=deps.clock.monotonic_s(),
+            chance=deps.random,
+        )
+        if "TextGeneration" not in candidates[0].card.tasks:
+            raise RequestError(
+                "request.invalid",
+                f"{task.model_id} does not generate text; its card lists "
+                f"{', '.join(candidates[0].card.tasks)}",
+                remediation="Choose a model with TextGeneration; see `skulk models list`.",
+                details={"param": "model"},
+            )
+        window = max(item.plan.context_tokens for item in candidates)
+        if task.max_tokens is not None and task.max_tokens >= window:
+            raise RequestError(
+                "request.context_length_exceeded",
+                f"max_tokens is {task.max_tokens}, the window is {window} tokens and must hold "
+                "the prompt too",
+                remediation=f"Ask for fewer than {window} tokens, or place the model with a larger "
+                "context.",
+                details={"param": "max_tokens", "context_tokens": window},
+            )
+        return tuple(
+            item
+            for item in candidates
+            if task.max_tokens is None or task.max_tokens < item.plan.context_tokens
+        )
+
+    # ---- The two ways back ----
+
+    async def _whole(
+        self, request: Request, call: ChatCall, candidates: tuple[Instance, ...]
+    ) -> Reply:
+        task = call.task
+        answer = ChatAnswer()
+        frames = self._frames(task, candidates)
+        block = Interruptible(request.connection)
+        self._open[task.command_id] = block
+        try:
+            with block:
+                async for frame in frames:
+                    if isinstance(frame, Chunk):
+                        answer.add(frame)
+                    elif isinstance(frame, Failed):
+                        raise _failure(frame.error)
+                    elif isinstance(frame, Finished):
+                        body = answer.document(
+                            frame,
+                            command_id=task.command_id,
+                            model_id=task.model_id,
+                            created_s=self._now_s(),
+                        )
+                        return Reply(body=body, headers=(_JSON, _id_header(task.command_id)))
+        finally:
+            del self._open[task.command_id]
+            await frames.aclose()
+        raise AssertionError(_NO_TERMINAL)  # `_frames` gives one
+
+    def _stream(
+        self, request: Request, call: ChatCall, candidates: tuple[Instance, ...]
+    ) -> StreamReply:
+        task = call.task
+
+        async def run(send: Send) -> None:
+            events = EventStream(
+                request.connection,
+                clock=self._deps.clock,
+                limits=self._deps.stream_limits,
+                name=task.command_id,
+            )
+            events.put(opening_comment(task.command_id))
+            stream = self._open[task.command_id] = _OpenStream(events, request)
+            producer = self._deps.tasks.start(
+                self._produce(call, candidates, stream),
+                name=f"chat {task.command_id}",
+                essential=False,
+            )
+
+            def on_lost() -> None:
+                events.lose()
+                producer.cancel()
+
+            request.connection.on_lost(on_lost)
+            try:
+                await events.run(send)
+            finally:
+                request.connection.on_lost(None)
+                del self._open[task.command_id]
+                if not producer.done():
+                    producer.cancel()
+
+        return StreamReply(run=run, headers=(*SSE_HEADERS, _id_header(task.command_id)))
+
+    async def _produce(
+        self, call: ChatCall, candidates: tuple[Instance, ...], stream: "_OpenStream"
+    ) -> None:
+        """Put events until the terminal; a bug ends the stream with its error."""
+        log_command_id.set(call.task.command_id)
+        frames = self._frames(call.task, candidates)
+        try:
+            await self._relay(frames, call, stream)
+        except Exception:  # ruff: ignore[blind-except] - a bug must not leave the stream open
+            _log.exception("serving the stream failed")
+            stream.interrupt(bug())
+        finally:
+            await frames.aclose()
+
+    async def _relay(
+        self, frames: AsyncIterator[Frame], call: ChatCall, stream: "_OpenStream"
+    ) -> None:
+        task, events = call.task, stream.events
+        encoder = ChatStream(
+            command_id=task.command_id,
+            model_id=task.model_id,
+            created_s=self._now_s(),
+            include_usage=call.include_usage,
+            logprobs=task.logprobs is not None,
+        )
+        async for frame in frames:
+            if isinstance(frame, Chunk):
+                events.put(encoder.chunk(frame))
+            elif isinstance(frame, Finished):
+                events.put(encoder.finish(frame))
+                events.end()
+            elif isinstance(frame, Failed):
+                stream.interrupt(_failure(frame.error))
+
+    async def _frames(
+        self, task: ChatTask, candidates: tuple[Instance, ...]
+    ) -> AsyncGenerator[Frame]:
+        """Serve by the first candidate that admits the task; give exactly one terminal."""
+        for index, instance in enumerate(candidates):
+            is_last = index == len(candidates) - 1
+            has_started = False
+            self._count(instance.instance_id, 1)
+            frames = self._deps.inference.chat(instance.instance_id, task)
+            try:
+                async for frame in frames:
+                    if isinstance(frame, Started):
+                        has_started = True
+                    elif isinstance(frame, Failed):
+                        code = frame.error.code
+                        if not has_started and not is_last and code in _RETRIED:
+                            break  # the next candidate; nothing has reached the client
+                        yield frame
+                        return
+                    yield frame
+                    if isinstance(frame, Finished):
+                        return
+                else:
+                    yield Failed(ErrorBody(code="engine.gone", message=_NO_TERMINAL))
+                    return
+            finally:
+                self._count(instance.instance_id, -1)
+                await _close(frames)
+
+    def _count(self, instance_id: InstanceId, change: int) -> None:
+        count = self._in_flight.get(instance_id, 0) + change
+        if count > 0:
+            self._in_flight[instance_id] = count
+        else:
+            self._in_flight.pop(instance_id, None)
+
+    def _now_s(self) -> int:
+        return self._deps.clock.wall_ms() // 1000
+
+
+_NO_TERMINAL: Final = "the stream of this task ended without saying how"
+
+
+class _Interruptible(Protocol):
+    def interrupt(self, reason: SkulkError) -> None:
+        """End with this error: the status of a whole answer, the last event of a stream."""
+        ...
+
+
+@final
+class _OpenStream:
+    """A stream being served."""
+
+    def __init__(self, events: EventStream, request: Request) -> None:
+        self.events = events
+        self._request = request
+
+    def interrupt(self, reason: SkulkError) -> None:
+        """Make an error the last event."""
+        body = envelope(reason, dialect="openai", command_id=self._request.command_id)
+        self.events.put(error_event(body))
+        self.events.end()
+        self._request.connection.close_after_response()
+
+
+def _id_header(command_id: CommandId) -> tuple[bytes, bytes]:
+    return (_HEADER, command_id.encode())
+
+
+def _failure(error: ErrorBody) -> SkulkError:
+    if error.code in _RETRIED and error.retry_after_s is None:
+        error = error.model_copy(update={"retry_after_s": _BUSY_RETRY_S})
+    return error_of(error)
+
+
+async def _close(frames: AsyncIterator[Frame]) -> None:
+    aclose = getattr(frames, "aclose", None)
+    if aclose is not None:
+        await aclose()

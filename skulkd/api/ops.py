@@ -1,0 +1,273 @@
+"""State, events, health and identity; keys and listeners."""
+
+import platform
+from typing import Final, final
+
+from protocol.cards import EngineName
+from protocol.commands import CreateApiKey, RevokeApiKey
+from protocol.control_api import (
+    CommandAccepted,
+    CreatedKey,
+    CreateKeyBody,
+    EventsDocument,
+    KeyList,
+    KeyView,
+    ListenersDocument,
+    NodeIdentity,
+    OpenApiBody,
+    VersionDocument,
+)
+from protocol.errors import RequestError
+from protocol.events import SequencedEvent
+from protocol.ids import KeyId
+from protocol.state import ClusterState
+from skulkd.api.auth import make_key
+from skulkd.api.control import mint, read_body
+from skulkd.api.dependencies import ApiDependencies
+from skulkd.api.http import Answer, Reply, Request, Send, StreamReply, json_reply
+from skulkd.api.sse import SSE_HEADERS, EventStream
+from skulkd.api.views import event_view, health_document, state_document
+
+_STATE_CACHE_S: Final = 0.25
+"""Readings move once a second; a screen full of clients asks far more often."""
+_MAX_EVENTS: Final = 1_000
+_DEFAULT_EVENTS: Final = 100
+_MAX_DIGITS: Final = 18
+_TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+_JSON: Final = (b"content-type", b"application/json")
+
+
+@final
+class OpsRoutes:
+    """The routes that tell how this node and the cluster are.
+
+    Args:
+        deps: The rest of the daemon.
+    """
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps = deps
+        self._cached_state: tuple[int, float, Reply] | None = None
+        self._followers: set[EventStream] = set()
+
+    def stop(self) -> None:
+        """End the streams of `GET /events?follow=1`."""
+        for events in list(self._followers):
+            events.end()
+
+    async def root(self, request: Request) -> Answer:
+        """`GET /`: what clients probe to see whether somebody is there."""
+        del request
+        return Reply(body=b"skulk is running\n", headers=(_TEXT,))
+
+    async def health(self, request: Request) -> Answer:
+        """`GET /health`."""
+        del request
+        deps, face = self._deps, self._deps.face
+        own = deps.health.node_health().get(face.node_id)
+        readings = deps.readings.readings
+        return json_reply(health_document(deps.state.state, readings, own, face=face))
+
+    async def version(self, request: Request) -> Answer:
+        """`GET /version`."""
+        del request
+        return json_reply(
+            VersionDocument(
+                version=self._deps.face.version,
+                python=platform.python_version(),
+                platform=f"{platform.system().lower()}-{platform.machine()}",
+            )
+        )
+
+    async def node_id(self, request: Request) -> Answer:
+        """`GET /node_id`."""
+        del request
+        return Reply(body=f'"{self._deps.face.node_id}"'.encode())
+
+    async def identity(self, request: Request) -> Answer:
+        """`GET /node/identity`."""
+        del request
+        face, state = self._deps.face, self._deps.state.state
+        member = state.members.get(face.node_id)
+        engines = member.facts.engines if member and member.facts else ()
+        usable: dict[EngineName, None] = {item.engine: None for item in engines if item.usable}
+        return json_reply(
+            NodeIdentity(
+                node_id=face.node_id,
+                name=face.name,
+                cluster_id=state.cluster_id,
+                boot_id=face.boot_id,
+                version=face.version,
+                role=face.role,
+                public_key=face.public_key,
+                master=state.master,
+                urls=self._deps.listeners.urls(),
+                engines=tuple(usable),
+            )
+        )
+
+    async def state(self, request: Request) -> Answer:
+        """`GET /state`: at most 0.25 s old, and never older than the log."""
+        del request
+        deps = self._deps
+        state, now = deps.state.state, deps.clock.monotonic_s()
+        cached = self._cached_state
+        if cached is not None and cached[0] == state.seq and now - cached[1] < _STATE_CACHE_S:
+            return cached[2]
+        document = state_document(
+            state, deps.readings.readings, deps.health.node_health(), face=deps.face, now=now
+        )
+        reply = json_reply(document, camel=True)
+        self._cached_state = (state.seq, now, reply)
+        return reply
+
+    # ---- Events ----
+
+    async def events(self, request: Request) -> Answer:
+        """`GET /events`: what is kept after a seq; with `follow=1` a stream that goes on."""
+        last_seq = self._deps.state.state.seq
+        is_following = request.query("follow") in {"1", "true"}
+        resumed = request.headers.get(b"last-event-id")
+        after_seq = _whole(request, "after_seq", last_seq if is_following else 0)
+        if (
+            is_following
+            and resumed is not None
+            and resumed.isdigit()
+            and len(resumed) <= _MAX_DIGITS
+        ):
+            after_seq = int(resumed)
+        if is_following:
+            return StreamReply(
+                run=lambda send: self._follow(request, send, after_seq), headers=SSE_HEADERS
+            )
+        limit = min(_whole(request, "limit", _DEFAULT_EVENTS), _MAX_EVENTS)
+        kept = self._deps.state.recent(after_seq, limit)
+        document = EventsDocument(
+            events=tuple(event_view(item) for item in kept),
+            next_after_seq=kept[-1].seq if kept else max(after_seq, 0),
+            last_seq=last_seq,
+        )
+        return json_reply(document, camel=True)
+
+    async def _follow(self, request: Request, send: Send, after_seq: int) -> None:
+        deps = self._deps
+        events = EventStream(
+            request.connection, clock=deps.clock, limits=deps.stream_limits, name="events"
+        )
+        events.put(b": events\n\n")
+        for item in deps.state.recent(after_seq, _MAX_EVENTS):
+            events.put(_event_frame(item))
+
+        def on_event(item: SequencedEvent, state: ClusterState) -> None:
+            del state
+            events.put(_event_frame(item))
+
+        unsubscribe = deps.state.subscribe(on_event)
+        request.connection.on_lost(events.lose)
+        self._followers.add(events)
+        try:
+            await events.run(send)
+        finally:
+            self._followers.discard(events)
+            request.connection.on_lost(None)
+            unsubscribe()
+
+    # ---- Keys ----
+
+    async def keys(self, request: Request) -> Answer:
+        """`GET /v1/keys`: names and scopes, no secrets."""
+        del request
+        keys = sorted(self._deps.state.state.api_keys.values(), key=lambda key: key.created_at_ms)
+        return json_reply(
+            KeyList(
+                items=tuple(
+                    KeyView(
+                        key_id=key.key_id,
+                        name=key.name,
+                        scope=key.scope,
+                        created_at_ms=key.created_at_ms,
+                        expires_at_ms=key.expires_at_ms,
+                    )
+                    for key in keys
+                )
+            )
+        )
+
+    async def create_key(self, request: Request) -> Answer:
+        """`POST /v1/keys`: made here, valid on all nodes, shown once."""
+        body = await read_body(request, CreateKeyBody)
+        fresh = make_key()
+        expires_at_ms = None
+        if body.expires_in_s is not None:
+            expires_at_ms = self._deps.clock.wall_ms() + body.expires_in_s * 1000
+        reply = await self._deps.gateway.submit(
+            CreateApiKey(
+                command_id=mint(self._deps, request),
+                key_id=fresh.key_id,
+                name=body.name,
+                secret_sha256=fresh.secret_sha256,
+                scope=body.scope,
+                expires_at_ms=expires_at_ms,
+            )
+        )
+        created = CreatedKey(
+            key_id=fresh.key_id,
+            name=body.name,
+            scope=body.scope,
+            expires_at_ms=expires_at_ms,
+            key=fresh.text,
+            durable=reply.durable,
+        )
+        return json_reply(created, status=201, headers=((b"cache-control", b"no-store"),))
+
+    async def revoke_key(self, request: Request) -> Answer:
+        """`DELETE /v1/keys/{key_id}`."""
+        key_id = KeyId(request.params["key_id"])
+        if key_id not in self._deps.state.state.api_keys:
+            raise RequestError(
+                "request.not_found",
+                f"there is no API key {key_id[:20]!r}",
+                remediation="See `skulk keys list`.",
+            )
+        command_id = mint(self._deps, request)
+        reply = await self._deps.gateway.submit(RevokeApiKey(command_id=command_id, key_id=key_id))
+        accepted = CommandAccepted(
+            message=f"The key {key_id} is valid no more.",
+            command_id=command_id,
+            durable=reply.durable,
+            term=reply.term,
+            seq=reply.seq,
+        )
+        return json_reply(accepted)
+
+    # ---- Listeners ----
+
+    async def open_api(self, request: Request) -> Answer:
+        """`POST /v1/api/open`."""
+        body = await read_body(request, OpenApiBody, is_optional=True)
+        urls = await self._deps.listeners.open_api(body.host, persist=body.persist)
+        return json_reply(ListenersDocument(urls=urls))
+
+    async def close_api(self, request: Request) -> Answer:
+        """`POST /v1/api/close`."""
+        del request
+        return json_reply(ListenersDocument(urls=await self._deps.listeners.close_api()))
+
+
+def _event_frame(item: SequencedEvent) -> bytes:
+    body = event_view(item).model_dump_json(by_alias=True)
+    return f"id: {item.seq}\nevent: {item.event.kind}\ndata: {body}\n\n".encode()
+
+
+def _whole(request: Request, name: str, default: int) -> int:
+    text = request.query(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or len(text) > _MAX_DIGITS:
+        raise RequestError(
+            "request.invalid",
+            f"`{name}` must be a whole number",
+            remediation="See docs/api.md.",
+            details={"param": name},
+        )
+    return int(text)

@@ -1,0 +1,140 @@
+"""Host and Origin: what keeps a browser on some page from operating this node.
+
+A page can make a browser send requests here, by a name of its own that resolves to us (rebinding)
+or directly (cross-site). The first is refused by the Host header, on every bind, method and route;
+the second by Origin, on everything but inference. Inference is open to pages on purpose: browser
+clients need it, it changes nothing, and beyond loopback it takes a key; credentials are never
+allowed across origins.
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final, final
+
+from protocol.errors import RequestError
+from skulkd.api.http import Header, Reply, Request
+
+_ALLOW_METHODS: Final = b"GET, POST, DELETE, HEAD, OPTIONS"
+_DEFAULT_HEADERS: Final = b"authorization, content-type, x-api-key"
+_EXPOSED: Final = b"x-skulk-command-id, retry-after"
+_MAX_SEEN: Final = 256
+_MAX_ECHO_BYTES: Final = 2048
+
+
+@final
+class HostPolicy:
+    """The names by which clients may address this node.
+
+    Args:
+        hostname: The machine's name; it and `<name>.local` are accepted.
+        allowed_hosts: The setting of that name.
+    """
+
+    def __init__(self, hostname: str, allowed_hosts: Iterable[str] = ()) -> None:
+        short = hostname.partition(".")[0].lower()
+        self._names = {"localhost", hostname.lower(), short, f"{short}.local"}
+        self._names |= {name.lower().strip("[]") for name in allowed_hosts}
+        self._names.discard("")
+        self._seen: set[tuple[bytes, str]] = set()
+
+    def check_host(self, request: Request) -> None:
+        """Refuse a request that addresses somebody else.
+
+        Raises:
+            RequestError: `request.host_refused`.
+        """
+        host = request.headers.get(b"host")
+        own = request.own_address
+        if host is not None and (host, own) in self._seen:
+            return
+        name = host_name(host.decode("latin-1")) if host is not None else None
+        if host is None or name is None or not self._is_ours(name, own):
+            shown = "none" if name is None else repr(name[:100])
+            raise RequestError(
+                "request.host_refused",
+                f"the Host header names {shown}, which is not a name of this node",
+                remediation="Use localhost or the node's own name or address, or add the name to "
+                "the setting `allowed_hosts`.",
+                details={"setting": "allowed_hosts"},
+            )
+        if len(self._seen) < _MAX_SEEN:
+            self._seen.add((host, own))
+
+    def _is_ours(self, name: str, own_address: str) -> bool:
+        if name in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name.partition("%")[0])
+        except ValueError:
+            return False
+        return address.is_loopback or _same_address(name, own_address)
+
+
+def check_origin(request: Request) -> None:
+    """Refuse a request that a page of another origin made a browser send.
+
+    Raises:
+        RequestError: `request.origin_refused`.
+    """
+    origin = request.headers.get(b"origin")
+    if origin is None:
+        return
+    host = request.headers.get(b"host") or b""
+    scheme, separator, authority = origin.partition(b"://")
+    if separator and scheme in {b"http", b"https"} and authority.lower() == host.lower():
+        return
+    raise RequestError(
+        "request.origin_refused",
+        "a web page of another origin may not use this route",
+        remediation="Use the CLI, or a page that this node serves.",
+    )
+
+
+def cors_headers(request: Request) -> tuple[Header, ...]:
+    """Give what lets a page read an inference route's answer, errors included."""
+    origin = request.headers.get(b"origin")
+    if origin is None or len(origin) > _MAX_ECHO_BYTES:
+        return ()
+    return (
+        (b"access-control-allow-origin", origin),
+        (b"access-control-expose-headers", _EXPOSED),
+        (b"vary", b"origin"),
+    )
+
+
+def preflight(request: Request) -> Reply:
+    """Answer a browser's question whether it may send what it wants to send."""
+    asked = request.headers.get(b"access-control-request-headers")
+    if asked is None or len(asked) > _MAX_ECHO_BYTES:
+        asked = _DEFAULT_HEADERS
+    return Reply(
+        status=204,
+        headers=(
+            (b"access-control-allow-methods", _ALLOW_METHODS),
+            (b"access-control-allow-headers", asked),
+            (b"access-control-max-age", b"600"),
+        ),
+    )
+
+
+def host_name(host: str) -> str | None:
+    """Take the name out of a Host header, without port; None when it is not one."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        name, closing, port = host[1:].partition("]")
+        is_whole = bool(closing) and (not port or (port[0] == ":" and port[1:].isdecimal()))
+        return name if is_whole else None
+    name, colon, port = host.partition(":")
+    if not name or (colon and not port.isdecimal()):
+        return None
+    return name.rstrip(".")
+
+
+def _same_address(first: str, second: str) -> bool:
+    try:
+        one = ipaddress.ip_address(first.partition("%")[0])
+        other = ipaddress.ip_address(second.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = other.ipv4_mapped if isinstance(other, ipaddress.IPv6Address) else None
+    return one in {other, mapped}

@@ -1,0 +1,201 @@
+"""Every route, with the scope it takes; the one table that the API is made of."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, final
+
+from protocol.errors import RequestError
+from skulkd.api.auth import RouteScope
+from skulkd.api.control import InstanceRoutes
+from skulkd.api.dependencies import ApiDependencies
+from skulkd.api.http import Handler
+from skulkd.api.inference import ChatService
+from skulkd.api.models import ModelRoutes
+from skulkd.api.ops import OpsRoutes
+
+Method = Literal["GET", "POST", "DELETE"]
+Kind = Literal["inference", "control"]
+"""Inference routes speak OpenAI's errors and are open to web pages; control routes are neither."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteSpec:
+    """One route. `GET` answers `HEAD` too."""
+
+    method: Method
+    path: str
+    """`{name}` takes one segment, `{name:path}` takes slashes too; both see the decoded path."""
+    scope: RouteScope
+    handler: Handler
+    kind: Kind = "control"
+    is_heavy: bool = False
+    """Counts against the setting `max_concurrent_requests`: it may stay open for minutes."""
+
+    @property
+    def changes_state(self) -> bool:
+        """An audit line is written for it."""
+        return self.kind == "control" and self.method != "GET"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the handlers belong to."""
+
+    chat: ChatService
+    instances: InstanceRoutes
+    models: ModelRoutes
+    ops: OpsRoutes
+
+    @classmethod
+    def build(cls, deps: ApiDependencies) -> "Services":
+        """Make them all."""
+        return cls(
+            chat=ChatService(deps),
+            instances=InstanceRoutes(deps),
+            models=ModelRoutes(deps),
+            ops=OpsRoutes(deps),
+        )
+
+
+@final
+class PathRoutes:
+    """What one path pattern answers to."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind: Kind = kind
+        self._by_method: dict[str, RouteSpec] = {}
+
+    def add(self, route: RouteSpec) -> None:
+        """Take a further method of this path."""
+        self._by_method[route.method] = route
+        if route.method == "GET":
+            self._by_method["HEAD"] = route
+
+    def route_for(self, method: str) -> RouteSpec:
+        """Choose by method.
+
+        Raises:
+            RequestError: `request.method_not_allowed`, with those that are.
+        """
+        route = self._by_method.get(method)
+        if route is None:
+            allowed = ", ".join(sorted(self._by_method))
+            raise RequestError(
+                "request.method_not_allowed",
+                f"this path does not answer {method[:20]}",
+                remediation=f"It answers {allowed}.",
+                details={"allow": allowed},
+            )
+        return route
+
+
+@final
+class RouteTable:
+    """Finds the routes of a path: by one look-up, or by the patterns in their order."""
+
+    def __init__(self, routes: tuple[RouteSpec, ...]) -> None:
+        self._exact: dict[str, PathRoutes] = {}
+        self._patterns: list[tuple[re.Pattern[str], PathRoutes]] = []
+        by_path: dict[str, PathRoutes] = {}
+        for route in routes:
+            known = by_path.get(route.path)
+            if known is None:
+                known = by_path[route.path] = PathRoutes(route.kind)
+                if "{" in route.path:
+                    self._patterns.append((_compiled(route.path), known))
+                else:
+                    self._exact[route.path] = known
+            known.add(route)
+
+    def find(self, path: str) -> tuple[PathRoutes, Mapping[str, str]]:
+        """Find a decoded path's routes and its parameters.
+
+        Raises:
+            RequestError: `request.not_found`.
+        """
+        known = self._exact.get(path)
+        if known is not None:
+            return known, {}
+        for pattern, routes in self._patterns:
+            match = pattern.fullmatch(path)
+            if match is not None:
+                return routes, match.groupdict()
+        raise RequestError(
+            "request.not_found",
+            f"there is no route {path[:200]!r}",
+            remediation="See docs/api.md for all routes.",
+        )
+
+
+def _compiled(path: str) -> re.Pattern[str]:
+    # No route has characters besides the parameters that a pattern would read otherwise.
+    pattern = re.sub(r"\{(\w+):path\}", r"(?P<\1>.+)", path)
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern))
+
+
+def _get(path: str, scope: RouteScope, handler: Handler, kind: Kind = "control") -> RouteSpec:
+    return RouteSpec(method="GET", path=path, scope=scope, handler=handler, kind=kind)
+
+
+def _post(path: str, scope: RouteScope, handler: Handler) -> RouteSpec:
+    return RouteSpec(method="POST", path=path, scope=scope, handler=handler)
+
+
+def _delete(path: str, scope: RouteScope, handler: Handler) -> RouteSpec:
+    return RouteSpec(method="DELETE", path=path, scope=scope, handler=handler)
+
+
+def build_routes(services: Services) -> tuple[RouteSpec, ...]:
+    """Give the table; of two patterns that match, the earlier one counts."""
+    chat, instances = services.chat, services.instances
+    models, ops = services.models, services.ops
+    return (
+        RouteSpec(
+            method="POST",
+            path="/v1/chat/completions",
+            scope="infer",
+            handler=chat.chat,
+            kind="inference",
+            is_heavy=True,
+        ),
+        RouteSpec(
+            method="POST",
+            path="/v1/cancel/{command_id}",
+            scope="infer",
+            handler=chat.cancel,
+            kind="inference",
+        ),
+        _get("/v1/models", "infer", models.list_all, "inference"),
+        _get("/v1/models/{model_id:path}", "infer", models.show, "inference"),
+        _get("/models", "infer", models.list_all, "inference"),
+        _post("/models/add", "operate", models.import_file),
+        _post("/models/import", "operate", models.import_file),
+        _get("/models/found", "read", models.found),
+        _delete("/models/custom/{model_id:path}", "operate", models.remove_card),
+        _post("/place_instance", "operate", instances.place),
+        _post("/instance", "operate", instances.place_exactly),
+        _get("/instance/placement", "read", instances.placement),
+        _get("/instance/previews", "read", instances.previews),
+        _post("/instance/{instance_id}/retry", "operate", instances.retry),
+        _get("/instance/{instance_id}", "read", instances.show),
+        _delete("/instance/{instance_id}", "operate", instances.stop),
+        _get("/store/models/{model_id:path}/download/status", "read", models.download_status),
+        _post("/store/models/{model_id:path}/download", "operate", models.download),
+        _delete("/store/models/{model_id:path}/download", "operate", models.cancel_download),
+        _delete("/store/models/{model_id:path}", "operate", models.remove),
+        _get("/store/downloads", "read", models.downloads),
+        _get("/store/storage", "read", models.storage),
+        _get("/state", "read", ops.state),
+        _get("/events", "read", ops.events),
+        _get("/health", "open", ops.health),
+        _get("/version", "open", ops.version),
+        _get("/node_id", "open", ops.node_id),
+        _get("/node/identity", "read", ops.identity),
+        _get("/v1/keys", "admin", ops.keys),
+        _post("/v1/keys", "admin", ops.create_key),
+        _delete("/v1/keys/{key_id}", "admin", ops.revoke_key),
+        _post("/v1/api/open", "admin", ops.open_api),
+        _post("/v1/api/close", "admin", ops.close_api),
+        _get("/", "open", ops.root),
+    )

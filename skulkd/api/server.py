@@ -1,0 +1,308 @@
+"""The listeners: sockets bound by us, connections by uvicorn's protocol, an orderly end.
+
+uvicorn's own `Server` is left out: it takes over signals, wakes ten times a second for ever, and
+knows one set of sockets from start to end, where ours open and close while the node runs.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import resource
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from uvicorn.config import Config
+
+from protocol.clock import Clock
+from protocol.errors import ConfigError, RequestError
+from skulkd.api.app import ApiApp
+from skulkd.api.auth import is_loopback
+from skulkd.api.connection import ConnectionLimits, GuardedHttp, SharedState
+from skulkd.eventlog.gateway import StateView
+from skulkd.runtime.tasks import run_blocking, sleep
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 512
+_SPARE_DESCRIPTORS: Final = 256
+"""For journal, engines and peers, whatever clients do."""
+_NO_V6: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
+_POLL_S: Final = 0.02
+_FREE_WITHIN_S: Final = 1.0
+Persist = Callable[[str | None], Awaitable[None]]
+"""Keeps the address to open again after a restart; None forgets it."""
+
+
+@final
+class ApiServer:
+    """The HTTP listeners of this node.
+
+    Args:
+        clock: For Date headers and the grace period.
+        limits: Bounds of each connection.
+    """
+
+    def __init__(self, *, clock: Clock, limits: ConnectionLimits | None = None) -> None:
+        self._clock = clock
+        self._limits = _within_descriptors(limits or ConnectionLimits())
+        self._shared = SharedState()
+        self._app: ApiApp | None = None
+        self._connect: Callable[[], GuardedHttp] = _not_started
+        self._listening: dict[str, asyncio.Server] = {}
+        """By host."""
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port of every listener; 0 until started."""
+        return self._port
+
+    async def start(self, app: ApiApp, *, port: int, host: str | None = None) -> None:
+        """Listen on loopback, both families, or on one address instead.
+
+        Args:
+            app: What serves the requests.
+            port: 0 lets the system choose; IPv6 then takes the port that IPv4 got.
+            host: None for loopback.
+
+        Raises:
+            ConfigError: `config.port_busy`, `config.invalid`.
+        """
+        self._app = app
+        config = Config(
+            app,
+            http=GuardedHttp,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=self._limits.keep_alive_s,
+        )
+        config.load()
+        self._connect = lambda: GuardedHttp(config, self._shared, self._limits, self._clock)
+        self._port = port
+        if host is not None:
+            await self._listen(host)
+            return
+        await self._listen("127.0.0.1")
+        try:
+            await self._listen("::1")
+        except ConfigError:
+            await self.stop_listening()
+            raise
+        except OSError as error:
+            _log.warning("not listening on ::1: %s; IPv4 alone serves", error.strerror)
+
+    async def open(self, host: str) -> None:
+        """Listen on a further address; `0.0.0.0` stands for all IPv4 ones. Idempotent.
+
+        Raises:
+            ConfigError: `config.port_busy`, `config.invalid`; what was served before still is.
+        """
+        if host in self._listening:
+            return
+        replaced = [name for name in self._listening if _covers(host, name)]
+        for name in replaced:
+            self._listening.pop(name).close()  # a wildcard cannot be bound beside its own address
+        try:
+            await self._listen_after(host, is_waiting=bool(replaced))
+        except OSError as error:
+            raise ConfigError(
+                "config.invalid",
+                f"cannot listen on {host}: {error.strerror}",
+                remediation="Name an address of this machine.",
+            ) from error
+        finally:
+            if host not in self._listening:
+                for name in replaced:
+                    await self._listen_after(name, is_waiting=True)
+
+    async def close_beyond_loopback(self) -> None:
+        """Listen on loopback only again; connections from beyond it are closed."""
+        for name in [name for name in self._listening if not is_loopback(name)]:
+            self._listening.pop(name).close()
+        if "127.0.0.1" not in self._listening:
+            await self._listen_after("127.0.0.1", is_waiting=True)
+        for connection in self._connections():
+            if connection.client is not None and not is_loopback(connection.client[0]):
+                connection.shutdown()
+
+    def urls(self) -> tuple[str, ...]:
+        """Where this node is served now."""
+        return tuple(f"http://{_in_url(host)}:{self._port}" for host in sorted(self._listening))
+
+    async def stop_listening(self) -> None:
+        """Take no new connection; open ones go on."""
+        for server in self._listening.values():
+            server.close()
+        self._listening.clear()
+
+    async def close(self, grace_s: float = 10.0) -> None:
+        """Stop listening, end what is open with an error that says so, and close all connections.
+
+        Streams get their error as the last event. What has not ended after `grace_s` is cut.
+        """
+        await self.stop_listening()
+        if self._app is not None:
+            self._app.stop()
+        for connection in self._connections():
+            connection.shutdown()  # the idle ones at once, the others after their response
+        deadline = self._clock.monotonic_s() + grace_s
+        while self._shared.connections and self._clock.monotonic_s() < deadline:
+            await sleep(_POLL_S)
+        cut = self._connections()
+        for connection in cut:
+            connection.abort()
+        if cut:
+            _log.warning("%d connections were cut after %g s", len(cut), grace_s)
+        while self._shared.tasks:
+            for task in list(self._shared.tasks):
+                task.cancel()
+            await asyncio.wait(self._shared.tasks, timeout=1.0)
+
+    def _connections(self) -> list[GuardedHttp]:
+        return [item for item in self._shared.connections if isinstance(item, GuardedHttp)]
+
+    # ---- Sockets ----
+
+    async def _listen(self, host: str) -> None:
+        listener = await self._bind(host)
+        loop = asyncio.get_running_loop()
+        self._listening[host] = await loop.create_server(
+            self._connect, sock=listener, backlog=_BACKLOG
+        )
+        self._port = listener.getsockname()[1]
+
+    async def _listen_after(self, host: str, *, is_waiting: bool) -> None:
+        """Listen; where our own listener has just been closed, its port is free a moment later."""
+        deadline = self._clock.monotonic_s() + _FREE_WITHIN_S
+        while True:
+            try:
+                await self._listen(host)
+            except ConfigError:
+                if not is_waiting or self._clock.monotonic_s() > deadline:
+                    raise
+                await sleep(_POLL_S)
+            else:
+                return
+
+    async def _bind(self, host: str) -> socket.socket:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind((host, self._port))
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRINUSE:
+                raise await self._busy(host) from error
+            raise
+        return listener
+
+    async def _busy(self, host: str) -> ConfigError:
+        holder = await run_blocking(_holder_of, self._port)
+        return ConfigError(
+            "config.port_busy",
+            f"port {self._port} on {host} is taken" + (f" by {holder}" if holder else ""),
+            remediation="Stop what holds it, or set another port: skulkd --api PORT",
+            details={"port": self._port, "host": host, "holder": holder or None},
+        )
+
+
+@final
+class ApiListeners:
+    """Opens and closes the API beyond loopback, as the API itself is asked to.
+
+    Args:
+        server: The listeners.
+        view: Says whether there is an API key.
+        persist: Keeps the choice over a restart.
+    """
+
+    def __init__(self, server: ApiServer, view: StateView, persist: Persist) -> None:
+        self._server = server
+        self._view = view
+        self._persist = persist
+
+    async def open_api(self, host: str, *, persist: bool) -> tuple[str, ...]:
+        """Listen on a further address; returns the URLs now served.
+
+        Raises:
+            ConfigError: `config.port_busy`, `config.invalid`.
+            RequestError: `request.forbidden` while State holds no API key.
+        """
+        if not is_loopback(host) and not self._view.state.api_keys:
+            raise RequestError(
+                "request.forbidden",
+                f"listening on {host} needs an API key, and there is none",
+                remediation="Make one first: skulk keys create NAME",
+                details={"reason": "api.no_key"},
+            )
+        await self._server.open(host)
+        if persist:
+            await self._persist(host)
+        return self._server.urls()
+
+    async def close_api(self) -> tuple[str, ...]:
+        """Listen on loopback only again; returns the URLs now served."""
+        await self._server.close_beyond_loopback()
+        await self._persist(None)
+        return self._server.urls()
+
+    def urls(self) -> tuple[str, ...]:
+        """Where this node is served now."""
+        return self._server.urls()
+
+
+def _not_started() -> GuardedHttp:
+    message = "the server has not been started"
+    raise RuntimeError(message)
+
+
+def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return limits
+    allowed = max(64, soft - _SPARE_DESCRIPTORS)
+    if allowed >= limits.max_connections:
+        return limits
+    return ConnectionLimits(
+        max_connections=allowed,
+        header_bytes=limits.header_bytes,
+        header_s=limits.header_s,
+        body_s=limits.body_s,
+        linger_s=limits.linger_s,
+        keep_alive_s=limits.keep_alive_s,
+    )
+
+
+def _covers(host: str, other: str) -> bool:
+    return (host == "0.0.0.0" and ":" not in other) or (host == "::" and ":" in other)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _holder_of(port: int) -> str:
+    """Name the process that listens on a port, as far as this user may see."""
+    import psutil  # 20 ms, needed only when a start has failed
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for found in psutil.net_connections(kind="tcp"):
+            if found.status != psutil.CONN_LISTEN or not found.laddr or not found.pid:
+                continue
+            if found.laddr[1] != port:
+                continue
+            with contextlib.suppress(psutil.Error):
+                return f"{psutil.Process(found.pid).name()} (pid {found.pid})"
+            return f"pid {found.pid}"
+    return ""

@@ -1,0 +1,279 @@
+"""State and readings to the documents that clients read. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from protocol.control_api import (
+    EventView,
+    HealthDocument,
+    HealthLevel,
+    HealthReasonView,
+    InstanceView,
+    ModelEntry,
+    NodeHealthView,
+    NodeResourcesView,
+    ProgressView,
+    RunnerView,
+    StateDocument,
+    TransferStatus,
+)
+from protocol.events import SequencedEvent
+from protocol.ids import ModelId, NodeId
+from protocol.instances import LOADING_PHASES, Instance
+from protocol.nodes import Level, NodeHealth
+from protocol.readings import Readings
+from protocol.state import ClusterState
+from skulkd.api.dependencies import NodeFace
+from skulkd.api.ports import CatalogModel
+
+_LEVELS: Final[dict[Level, HealthLevel]] = {"ok": "ok", "warning": "warn", "error": "error"}
+"""The original's words, which its clients compare with."""
+
+
+def instance_view(instance: Instance, readings: Readings, *, now: float) -> InstanceView:
+    """Show one instance with how far its runners are."""
+    reading = readings.instances.get(instance.instance_id)
+    return InstanceView(
+        instance_id=instance.instance_id,
+        model_id=instance.model_id,
+        phase=instance.phase,
+        desired=instance.desired,
+        attempt=instance.attempt,
+        plan=instance.plan,
+        runners=tuple(
+            RunnerView(
+                rank=runner.rank,
+                node_id=runner.node_id,
+                attempt=runner.attempt,
+                phase=runner.phase,
+                since_ms=runner.since_ms,
+                pid=runner.pid,
+            )
+            for runner in instance.runners
+        ),
+        progress=_progress(instance, readings, now),
+        failure=instance.failure,
+        launch=instance.launch,
+        placed_at_ms=instance.placed_at_ms,
+        context_token_limit=instance.plan.context_tokens,
+        slots=instance.plan.slots,
+        in_flight=reading.in_flight if reading else None,
+        queued=reading.queued if reading else None,
+    )
+
+
+def _progress(instance: Instance, readings: Readings, now: float) -> tuple[ProgressView, ...]:
+    found: list[ProgressView] = []
+    for rank in range(len(instance.plan.shards)):
+        progress = readings.progress.get((instance.instance_id, rank))
+        if (
+            progress is None
+            or progress.attempt != instance.attempt
+            or progress.phase not in LOADING_PHASES
+        ):
+            continue
+        found.append(
+            ProgressView(
+                rank=rank,
+                node_id=progress.node_id,
+                attempt=progress.attempt,
+                phase=progress.phase,
+                phase_s=round(max(0.0, now - progress.since_s), 3),
+                done_bytes=progress.done_bytes,
+                total_bytes=progress.total_bytes,
+                rate_bytes_s=progress.rate_bytes_s,
+                eta_s=progress.eta_s,
+                note=progress.note,
+            )
+        )
+    return tuple(found)
+
+
+def state_document(
+    state: ClusterState,
+    readings: Readings,
+    health: Mapping[NodeId, NodeHealth],
+    *,
+    face: NodeFace,
+    now: float,
+) -> StateDocument:
+    """Show the cluster; no secret and no hash of one leaves here."""
+    return StateDocument(
+        node_id=face.node_id,
+        boot_id=face.boot_id,
+        cluster_id=state.cluster_id,
+        term=state.term,
+        seq=state.seq,
+        at_ms=state.at_ms,
+        master=state.master,
+        members=state.members,
+        instances={
+            instance_id: instance_view(instance, readings, now=now)
+            for instance_id, instance in state.instances.items()
+        },
+        failures=state.failures,
+        placement_failures=state.placement_failures,
+        launches=state.launches,
+        downloads=state.downloads,
+        transfers=tuple(
+            TransferStatus(
+                model_id=reading.model_id,
+                node_id=reading.node_id,
+                state="running",
+                phase=reading.phase,
+                done_bytes=reading.done_bytes,
+                total_bytes=reading.total_bytes,
+                rate_bytes_s=reading.rate_bytes_s,
+                eta_s=reading.eta_s,
+                source=reading.source,
+            )
+            for reading in readings.transfers.values()
+        ),
+        custom_models=tuple(sorted(state.cards)),
+        api_keys=len(state.api_keys),
+        settings=state.settings,
+        node_health={node_id: node_health_view(item) for node_id, item in health.items()},
+        node_resources={
+            node_id: _resources(state, readings, node_id, now) for node_id in state.members
+        },
+    )
+
+
+def node_health_view(health: NodeHealth) -> NodeHealthView:
+    """Show a node's health in the original's words."""
+    return NodeHealthView(
+        level=_LEVELS[health.level],
+        reasons=tuple(
+            HealthReasonView(
+                code=reason.code,
+                level=_LEVELS[reason.level],
+                message=reason.message,
+                remediation=reason.remediation,
+            )
+            for reason in health.reasons
+        ),
+    )
+
+
+def _resources(
+    state: ClusterState, readings: Readings, node_id: NodeId, now: float
+) -> NodeResourcesView:
+    member = state.members[node_id]
+    facts = member.facts
+    known = NodeResourcesView(
+        name=member.name,
+        role=member.role,
+        backends=member.capabilities.backends,
+        capability_conflicts=member.capabilities.conflicts,
+        memory_total_bytes=facts.memory_bytes if facts else None,
+        disk_total_bytes=facts.disk_total_bytes if facts else None,
+    )
+    reading = readings.nodes.get(node_id)
+    if reading is None:
+        return known
+    return known.model_copy(
+        update={
+            "memory_available_bytes": reading.memory_available_bytes,
+            "accelerator_free_bytes": reading.accelerator_free_bytes,
+            "disk_free_bytes": reading.disk_free_bytes,
+            "cpu_ratio": reading.cpu_ratio,
+            "loop_lag_s": reading.loop_lag_s,
+            "journal_durable": reading.journal_durable,
+            "journal_unwritten": reading.journal_unwritten,
+            "reading_age_s": round(max(0.0, now - reading.at_s), 3),
+        }
+    )
+
+
+def health_document(
+    state: ClusterState, readings: Readings, health: NodeHealth | None, *, face: NodeFace
+) -> HealthDocument:
+    """Show this node's own health."""
+    own = readings.nodes.get(face.node_id)
+    view = node_health_view(health) if health else NodeHealthView(level="ok")
+    return HealthDocument(
+        status=view.level,
+        node_id=face.node_id,
+        boot_id=face.boot_id,
+        name=face.name,
+        version=face.version,
+        durable=own.journal_durable if own else True,
+        term=state.term,
+        seq=state.seq,
+        reasons=view.reasons,
+    )
+
+
+def event_view(sequenced: SequencedEvent) -> EventView:
+    """Show one event without the hash of a key's secret."""
+    event: dict[str, Any] = sequenced.event.model_dump(mode="json", by_alias=True)
+    if sequenced.event.kind == "api_key_created":
+        del event["key"]["secretSha256"]
+    return EventView(
+        term=sequenced.term,
+        seq=sequenced.seq,
+        at_ms=sequenced.at_ms,
+        command_id=sequenced.command_id,
+        kind=sequenced.event.kind,
+        event=event,
+    )
+
+
+def merged_catalog(
+    catalog: Iterable[CatalogModel], state: ClusterState
+) -> dict[ModelId, CatalogModel]:
+    """Merge this node's cards with the cluster's custom ones, which win."""
+    merged = {item.card.model_id: item for item in catalog}
+    for model_id, card in state.cards.items():
+        known = merged.get(model_id)
+        is_installed = known is not None and known.installed and known.card == card
+        merged[model_id] = CatalogModel(card=card, origin="custom", installed=is_installed)
+    return dict(sorted(merged.items()))
+
+
+def model_entry(item: CatalogModel, instances: Iterable[Instance]) -> ModelEntry:
+    """Show one model as clients of the OpenAI dialect read it, with more."""
+    card = item.card
+    placed = [one for one in instances if one.model_id == card.model_id]
+    ready = [one for one in placed if one.phase == "ready"]
+    windows = [one.plan.context_tokens for one in ready or placed]
+    owner, _, name = card.model_id.rpartition("/")
+    marks = {
+        "custom": item.origin == "custom",
+        "installed": item.installed,
+        "placed": bool(placed),
+        "ready": bool(ready),
+    }
+    return ModelEntry(
+        id=card.model_id,
+        owned_by=owner or "skulk",
+        name=name,
+        tasks=card.tasks,
+        capabilities=_capabilities(item),
+        tags=tuple(mark for mark, holds in marks.items() if holds),
+        family=card.family or "",
+        quantization=card.quantization or "",
+        storage_size_bytes=card.storage_size.in_bytes,
+        context_length=card.context_length,
+        context_window=max(windows, default=None),
+        backends=card.placement.compatible_backends,
+        source=card.source.kind if card.source else "none",
+        installed=item.installed,
+        placed=bool(placed),
+        ready=bool(ready),
+        license=card.license.spdx_id or card.license.name or "",
+    )
+
+
+def _capabilities(item: CatalogModel) -> tuple[str, ...]:
+    card = item.card
+    found = list(card.capabilities)
+    if "TextGeneration" in card.tasks:
+        found.append("completion")
+    if "TextEmbedding" in card.tasks:
+        found.append("embedding")
+    if card.tooling.supports_tool_calling:
+        found.append("tools")
+    if card.reasoning.supports_toggle or card.reasoning.format != "none":
+        found.append("thinking")
+    return tuple(dict.fromkeys(found))
