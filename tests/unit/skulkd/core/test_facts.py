@@ -1,0 +1,114 @@
+import pytest
+
+from protocol.cards import BackendTag
+from protocol.nodes import NodeCapabilities
+from skulkd.core.facts import SCRIPTED_BACKEND, derive
+from tests.support.builders import an_accelerator, an_engine, some_facts
+
+
+def conflict_codes(capabilities: NodeCapabilities) -> list[str]:
+    return [conflict.code for conflict in capabilities.conflicts]
+
+
+def test_a_node_with_no_engine_still_offers_the_scripted_one() -> None:
+    assert derive(some_facts(engines=())).backends == (SCRIPTED_BACKEND,)
+
+
+def test_a_management_node_offers_nothing() -> None:
+    capabilities = derive(some_facts(override_error="no such file"), role="management")
+    assert (capabilities.backends, capabilities.conflicts) == ((), ())
+
+
+def test_the_builds_own_list_is_taken_best_first() -> None:
+    engine = an_engine(computes=("cpu", "vulkan"))
+    facts = some_facts(engines=(engine,), accelerators=(an_accelerator(compute="cuda"),))
+    capabilities = derive(facts)
+    assert capabilities.backends == ("llama_server-vulkan", "llama_server-cpu", SCRIPTED_BACKEND)
+    assert capabilities.conflicts == ()
+
+
+def test_a_build_that_lists_nothing_gets_what_was_seen_and_the_cpu_as_floor() -> None:
+    facts = some_facts(
+        engines=(an_engine(computes=()),), accelerators=(an_accelerator(compute="cuda"),)
+    )
+    assert derive(facts).backends == ("llama_server-cuda", "llama_server-cpu", SCRIPTED_BACKEND)
+    bare = derive(some_facts(engines=(an_engine(computes=()),)))
+    assert bare.backends == ("llama_server-cpu", SCRIPTED_BACKEND)
+
+
+def test_a_declaration_replaces_what_was_found() -> None:
+    facts = some_facts(
+        engines=(an_engine(computes=("vulkan", "cpu")),),
+        accelerators=(an_accelerator(compute="vulkan"),),
+        declared_backends=("llama_server-cpu",),
+    )
+    assert derive(facts).backends == ("llama_server-cpu", SCRIPTED_BACKEND)
+
+
+def test_a_bare_declaration_stands_for_all_computes_found() -> None:
+    facts = some_facts(
+        engines=(an_engine(computes=("vulkan", "cpu")),),
+        accelerators=(an_accelerator(compute="vulkan"),),
+        declared_backends=("llama_server",),
+    )
+    capabilities = derive(facts)
+    assert capabilities.backends == ("llama_server-vulkan", "llama_server-cpu", SCRIPTED_BACKEND)
+    assert capabilities.conflicts == ()
+
+
+@pytest.mark.parametrize(
+    ("declared", "advertised"),
+    [("llama_server-cuda", True), ("vllm-cuda", False)],
+)
+def test_a_declaration_that_nothing_confirms_is_loud(
+    declared: BackendTag, advertised: bool
+) -> None:
+    capabilities = derive(some_facts(declared_backends=(declared,)))
+    assert (declared in capabilities.backends) == advertised
+    assert conflict_codes(capabilities) == ["backend_override_conflict"]
+    assert capabilities.conflicts[0].declared == declared
+
+
+def test_an_override_that_does_not_work_is_an_error() -> None:
+    capabilities = derive(some_facts(override_error="there is no such file"))
+    assert conflict_codes(capabilities) == ["invalid_engine_binary"]
+    assert capabilities.conflicts[0].level == "error"
+    assert "SKULK_LLAMA_SERVER_BIN" in capabilities.conflicts[0].remediation
+
+
+def test_a_build_that_traps_on_this_cpu_is_named_and_not_advertised() -> None:
+    broken = an_engine(usable=False, reason="engine.cpu_unsupported: SIGILL", path="/opt/new")
+    alone = derive(some_facts(engines=(broken,)))
+    assert alone.backends == (SCRIPTED_BACKEND,)
+    assert (conflict_codes(alone), alone.conflicts[0].level) == (
+        ["engine_cpu_unsupported"],
+        "error",
+    )
+    beside = derive(some_facts(engines=(broken, an_engine())))
+    assert beside.backends == ("llama_server-cpu", SCRIPTED_BACKEND)
+    assert beside.conflicts[0].level == "warning"
+
+
+def test_an_engine_that_is_merely_absent_is_no_conflict() -> None:
+    absent = an_engine("mlx", usable=False, reason="not installed", path="")
+    assert derive(some_facts(engines=(an_engine(), absent))).conflicts == ()
+
+
+def test_a_gpu_that_no_build_computes_on_is_an_error_with_the_remedy() -> None:
+    facts = some_facts(accelerators=(an_accelerator(compute="cuda"),))
+    capabilities = derive(facts)
+    assert conflict_codes(capabilities) == ["gpu_serving_disabled"]
+    assert "skulkd[vulkan]" in capabilities.conflicts[0].remediation
+
+
+def test_graphics_without_memory_of_their_own_are_not_missed() -> None:
+    graphics = an_accelerator(compute="vulkan", memory_bytes=None).model_copy(
+        update={"vendor": "intel"}
+    )
+    assert derive(some_facts(accelerators=(graphics,))).conflicts == ()
+
+
+def test_a_build_that_computes_on_an_unseen_device_is_a_degraded_detection() -> None:
+    capabilities = derive(some_facts(engines=(an_engine(computes=("vulkan", "cpu")),)))
+    assert conflict_codes(capabilities) == ["gpu_detection_degraded"]
+    assert "llama_server-vulkan" in capabilities.backends

@@ -1,0 +1,113 @@
+from protocol.instances import Phase
+from skulkd.core.reconcile import (
+    DesiredRunner,
+    ForgetRunner,
+    ObservedRunner,
+    RenewAttempt,
+    ReportGone,
+    RunnerKey,
+    StartRunner,
+    StopRunner,
+    desired_runners,
+    reconcile,
+)
+from tests.support.builders import (
+    a_failure,
+    a_node_id,
+    a_plan,
+    a_scripted_card,
+    a_state,
+    an_instance,
+    an_instance_id,
+)
+
+
+def key(number: int = 1, attempt: int = 1) -> RunnerKey:
+    return RunnerKey(an_instance_id(number), 0, attempt)
+
+
+def wants(
+    number: int = 1, *, attempt: int = 1, wanted: bool = True, reported: Phase | None = None
+) -> DesiredRunner:
+    return DesiredRunner(
+        key=key(number, attempt),
+        wanted=wanted,
+        plan=a_plan(),
+        card=a_scripted_card(),
+        reported=reported,
+    )
+
+
+def sees(number: int = 1, *, attempt: int = 1, phase: Phase = "ready") -> ObservedRunner:
+    return ObservedRunner(key=key(number, attempt), phase=phase)
+
+
+def test_a_runner_that_was_never_seen_is_started() -> None:
+    assert reconcile([wants()], []) == (StartRunner(runner=wants()),)
+
+
+def test_a_runner_that_an_earlier_daemon_had_gets_a_new_attempt() -> None:
+    renewed = RenewAttempt(instance_id=an_instance_id(), after_attempt=1)
+    assert reconcile([wants(reported="ready")], []) == (renewed,)
+
+
+def test_a_runner_that_is_there_is_left_alone_and_so_is_one_whose_end_is_being_judged() -> None:
+    for phase in ("pending", "load", "ready", "stopping", "failed"):
+        assert reconcile([wants(reported="load")], [sees(phase=phase)]) == ()
+
+
+def test_an_older_attempt_is_stopped_before_the_new_one_starts() -> None:
+    want = wants(attempt=2)
+    assert reconcile([want], [sees(phase="ready")]) == (StopRunner(key=key(), reason="superseded"),)
+    assert reconcile([want], [sees(phase="stopping")]) == ()
+    assert reconcile([want], [sees(phase="failed")]) == (
+        ForgetRunner(key=key()),
+        StartRunner(runner=want),
+    )
+
+
+def test_a_wanted_runner_that_was_stopped_gets_a_new_attempt() -> None:
+    assert reconcile([wants(reported="ready")], [sees(phase="stopped")]) == (
+        ForgetRunner(key=key()),
+        RenewAttempt(instance_id=an_instance_id(), after_attempt=1),
+    )
+
+
+def test_an_unwanted_runner_is_stopped_then_reported_gone() -> None:
+    want = wants(wanted=False, reported="ready")
+    assert reconcile([want], [sees()]) == (StopRunner(key=key(), reason="unwanted"),)
+    assert reconcile([want], [sees(phase="stopping")]) == ()
+    assert reconcile([want], [sees(phase="stopped")]) == (
+        ForgetRunner(key=key()),
+        ReportGone(key=key()),
+    )
+    assert reconcile([want], []) == (ReportGone(key=key()),)
+
+
+def test_an_unknown_runner_is_stopped_then_forgotten() -> None:
+    assert reconcile([], [sees()]) == (StopRunner(key=key(), reason="unknown"),)
+    assert reconcile([], [sees(phase="failed")]) == (ForgetRunner(key=key()),)
+
+
+def test_only_this_nodes_ranks_are_desired() -> None:
+    state = a_state(instances=[an_instance(1, node=1), an_instance(2, node=2)])
+    assert [runner.key for runner in desired_runners(state, a_node_id(2))] == [key(2)]
+
+
+def test_an_instance_that_failed_for_good_is_not_desired() -> None:
+    state = a_state(instances=[an_instance(failure=a_failure(final=True))])
+    assert desired_runners(state, a_node_id()) == ()
+
+
+def test_a_retried_runner_carries_its_wait_and_nothing_reported() -> None:
+    failure = a_failure(phase="ready", final=False)
+    instance = an_instance(phase=None, attempt=2, failure=failure)
+    (runner,) = desired_runners(a_state(instances=[instance], failures=(failure,)), a_node_id())
+    assert (runner.key.attempt, runner.delay_s, runner.reported) == (2, 1.0, None)
+
+
+def test_a_stopping_instance_waits_only_for_ranks_that_are_not_gone() -> None:
+    (runner,) = desired_runners(a_state(instances=[an_instance(stopping=True)]), a_node_id())
+    assert not runner.wanted
+    gone = an_instance(stopping=True, phase="stopped")
+    assert desired_runners(a_state(instances=[gone]), a_node_id()) == ()
