@@ -38,6 +38,11 @@ _SEGMENT_MAGIC: Final = b"SKULKSEG"
 _SNAPSHOT_MAGIC: Final = b"SKULKSNP"
 _FRAME: Final = struct.Struct("<II")
 _TRAILER: Final = struct.Struct("<Q16s")
+_FRAME_BYTES: Final = _FRAME.size
+_TRAILER_BYTES: Final = _TRAILER.size
+_read_frame = _FRAME.unpack_from
+_crc32 = zlib.crc32
+_blake2b = hashlib.blake2b
 _BODY_FIRST_BYTE: Final = b"\x95"
 """How msgpack begins an array of five: every record has it eight bytes after its start."""
 
@@ -149,20 +154,20 @@ def _read_record(
 
     Two microseconds a record: this bounds how long a start takes, hence the plain style.
     """
-    start = offset + _FRAME.size
+    start = offset + _FRAME_BYTES
     if start > len(data):
         raise DamagedError("the record is cut")
-    length, checksum = _FRAME.unpack_from(data, offset)
-    if not _TRAILER.size < length <= MAX_PAYLOAD_BYTES:
+    length, checksum = _read_frame(data, offset)
+    if not _TRAILER_BYTES < length <= MAX_PAYLOAD_BYTES:
         raise DamagedError("the length is impossible")
     end = start + length
     if end > len(data):
         raise DamagedError("the record is cut")
     payload = data[start:end]
-    if zlib.crc32(payload) != checksum:
+    if _crc32(payload) != checksum:
         raise DamagedError("the checksum differs")
-    body = payload[: -_TRAILER.size]
-    digest = hashlib.blake2b(chain + body, digest_size=16).digest()
+    body = payload[:-_TRAILER_BYTES]
+    digest = _blake2b(chain + body, digest_size=16).digest()
     if payload[-16:] != digest:
         raise DamagedError("the chain is broken")
     try:

@@ -1,0 +1,134 @@
+import math
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from protocol.base import FrozenModel
+from protocol.codec import MAX_DEPTH, decode_values, encode_values, pack, unpack
+from protocol.errors import ProtocolError
+
+
+class Inner(FrozenModel):
+    name: str
+    raw: bytes = b""
+
+
+class Outer(FrozenModel):
+    n_tokens: int
+    ratio: float = 0.5
+    inner: tuple[Inner, ...] = ()
+    by_name: dict[str, Inner] = {}
+    maybe: int | None = None
+
+
+OUTER = TypeAdapter(Outer)
+
+
+def _frame(values: object) -> bytes:
+    return msgpack.packb(values)  # pyright: ignore  the library has no types
+
+
+def _refused(data: bytes, **limits: int) -> ProtocolError:
+    with pytest.raises(ProtocolError) as caught:
+        unpack(OUTER, data, **limits)
+    return caught.value
+
+
+def test_a_model_comes_back_equal_with_tuples_and_bytes() -> None:
+    model = Outer(
+        n_tokens=3,
+        inner=(Inner(name="a", raw=b"\x00\xff"), Inner(name="ü")),
+        by_name={"x": Inner(name="b")},
+    )
+    assert unpack(OUTER, pack(model)) == model
+
+
+def test_fields_travel_by_their_own_names() -> None:
+    values = decode_values(pack(Outer(n_tokens=3)))
+    assert isinstance(values, dict)
+    assert values["n_tokens"] == 3
+
+
+def test_an_unknown_field_is_named() -> None:
+    error = _refused(_frame({"n_tokens": 1, "colour": "red"}))
+    assert error.code == "protocol.bad_frame"
+    assert "colour" in error.message
+
+
+@pytest.mark.parametrize("ratio", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_none_is_refused(ratio: float) -> None:
+    error = _refused(_frame({"n_tokens": 1, "ratio": ratio}))
+    assert error.code == "protocol.bad_frame"
+    assert "finite" in error.message
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        b"\x92\x01",
+        _frame({"n_tokens": 1}) + b"\x00",
+        _frame({1: 2}),
+        _frame([1, 2]),
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xa2\xff\xfe",
+        msgpack.packb(msgpack.ExtType(5, b"x")),  # pyright: ignore  the library has no types
+    ],
+)
+def test_a_frame_that_is_none_is_refused(data: bytes) -> None:
+    assert _refused(data).code == "protocol.bad_frame"
+
+
+def test_a_frame_over_the_limit_is_refused_unread() -> None:
+    error = _refused(b"\xc1" * 11, max_bytes=10)
+    assert error.code == "protocol.too_large"
+    assert error.details == {"n_bytes": 11, "max_bytes": 10}
+
+
+def _nested(depth: int, *, is_map: bool) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = {"a": value} if is_map else [value]
+    return value
+
+
+@pytest.mark.parametrize("is_map", [True, False])
+def test_depth_is_bounded(is_map: bool) -> None:
+    decode_values(_frame(_nested(MAX_DEPTH, is_map=is_map)))
+    with pytest.raises(ProtocolError, match="nested deeper"):
+        decode_values(_frame(_nested(MAX_DEPTH + 1, is_map=is_map)))
+    bomb = (b"\x81\xa1a" if is_map else b"\x91") * 100_000 + b"\x01"
+    with pytest.raises(ProtocolError):
+        decode_values(bomb)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_random_bytes_decode_or_are_refused_and_nothing_else(data: bytes) -> None:
+    try:
+        values = decode_values(data)
+    except ProtocolError:
+        return
+    assert decode_values(encode_values(values)) == values
+
+
+@settings(deadline=None)
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(1 << 63), (1 << 64) - 1)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text()
+        | st.binary(),
+        lambda inner: st.lists(inner).map(tuple) | st.dictionaries(st.text(), inner),
+        max_leaves=20,
+    )
+)
+def test_values_come_back_as_they_were(values: object) -> None:
+    assert decode_values(encode_values(values)) == values
