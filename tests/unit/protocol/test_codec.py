@@ -1,4 +1,5 @@
 import math
+
 import msgpack
 import pytest
 from hypothesis import given, settings
