@@ -92,7 +92,7 @@ def parse_node_url(text: str, rule: str) -> str:
     Raises:
         ClientError: `client.usage`.
     """
-    candidate = text.strip().rstrip("/")
+    candidate = text.strip()
     try:
         split = urlsplit(candidate if "://" in candidate else f"http://{candidate}")
         port = split.port
@@ -112,7 +112,7 @@ def _url_fault(split: SplitResult) -> str:
         return f"the scheme {split.scheme!r} is neither http nor https"
     if split.username is not None or split.password is not None:
         return "it carries a user or password; use SKULK_API_KEY or a key file"
-    if split.path or split.query or split.fragment:
+    if split.path not in {"", "/"} or split.query or split.fragment:
         return "it carries a path or query; only scheme, host and port belong here"
     host = split.hostname or ""
     if not host or any(char.isspace() for char in host):

@@ -5,7 +5,7 @@ drawn, not before.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Final, Literal, TextIO, final, get_args
 
@@ -18,6 +18,8 @@ COLOR_CHOICES: Final[tuple[ColorWhen, ...]] = get_args(ColorWhen)
 
 # No terminal cuts what is piped: a width that no table reaches.
 _UNBOUNDED_WIDTH: Final = 100_000
+GAP: Final = 2
+"""Spaces between columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,12 @@ class Column:
     """Numbers line up on the right."""
     wide_only: bool = False
     """Shown with `-o wide` only."""
+    least: int = 0
+    """On a narrow terminal it may shrink to so many characters; 0 is not at all."""
+    wraps: bool = False
+    """What is cut from it is continued below, not left out."""
+    drop: int = 0
+    """On a terminal too narrow for all, columns go in falling order of this; 0 never goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,33 +120,42 @@ class Output:
         self._stream.flush()
 
     def _draw(self, table: Table) -> str:
+        from rich.cells import cell_len
         from rich.console import Console
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        shown = [
-            index
+        shown = {
+            index: column
             for index, column in enumerate(table.columns)
             if self.form == "wide" or not column.wide_only
-        ]
+        }
+        cells = {
+            index: [column.title, *(self._cell(row[index]) for row in table.rows)]
+            for index, column in shown.items()
+        }
+        natural = {index: max(map(cell_len, texts)) for index, texts in cells.items()}
+        room = self._width if self.form == "table" else None
+        widths = natural if room is None else fit(shown, natural, room)
         rich_table = RichTable(
-            box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False
+            box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_edge=False
         )
-        for index in shown:
-            column = table.columns[index]
+        for index, width in widths.items():
+            column = shown[index]
             rich_table.add_column(
                 Text(column.title),
                 justify="right" if column.right else "left",
-                no_wrap=True,
-                overflow="ellipsis",
+                no_wrap=not column.wraps,
+                overflow="fold" if column.wraps else "ellipsis",
+                width=width,
             )
-        for row in table.rows:
-            rich_table.add_row(*(Text(self._cell(row[index])) for index in shown))
+        for line in range(1, len(table.rows) + 1):
+            rich_table.add_row(*(Text(cells[index][line]) for index in widths))
         console = Console(
             color_system="standard" if self._color else None,
             force_terminal=self._color,
             no_color=not self._color,
-            width=self._width or _UNBOUNDED_WIDTH,
+            width=_UNBOUNDED_WIDTH,
             legacy_windows=False,
         )
         with console.capture() as captured:
@@ -148,6 +165,34 @@ class Output:
     def _cell(self, text: str) -> str:
         flat = text.replace("\n", " ").replace("\t", " ")
         return strip_controls(flat) if self.is_terminal else flat
+
+
+def fit(columns: Mapping[int, Column], natural: Mapping[int, int], room: int) -> dict[int, int]:
+    """Choose column widths for a terminal: shrink the widest that may, then leave columns out.
+
+    Args:
+        columns: The columns by position.
+        natural: What each would take.
+        room: Columns of the terminal.
+
+    Returns:
+        The width of each column that stays; together with the gaps more than `room` only when
+        nothing may shrink or go any more.
+    """
+    kept = list(columns)
+    while True:
+        widths = {index: natural[index] for index in kept}
+        over = sum(widths.values()) + GAP * (len(kept) - 1) - room
+        while over > 0:
+            shrinkable = [i for i in kept if columns[i].least and widths[i] > columns[i].least]
+            if not shrinkable:
+                break
+            widths[max(shrinkable, key=lambda index: widths[index])] -= 1
+            over -= 1
+        droppable = [index for index in kept if columns[index].drop]
+        if over <= 0 or not droppable:
+            return widths
+        kept.remove(max(droppable, key=lambda index: columns[index].drop))
 
 
 def document(listing: Listing) -> dict[str, object]:
@@ -173,4 +218,6 @@ def plain(item: object) -> dict[str, Any]:
 
 def key_values(pairs: Sequence[tuple[str, str]]) -> Table:
     """Make a table of names and values for one thing."""
-    return Table(columns=(Column("FIELD"), Column("VALUE")), rows=tuple(pairs))
+    return Table(
+        columns=(Column("FIELD"), Column("VALUE", least=20, wraps=True)), rows=tuple(pairs)
+    )

@@ -54,13 +54,13 @@ def nodes_table(nodes: Sequence[NodeRecord]) -> Table:
     """One row per node."""
     return Table(
         (
-            Column("NODE"),
+            Column("NODE", least=8),
             Column("HEALTH"),
-            Column("ROLE"),
+            Column("ROLE", drop=2),
             Column("MEMORY FREE", right=True),
             Column("OF", right=True),
-            Column("DISK FREE", right=True),
-            Column("BACKENDS"),
+            Column("DISK FREE", right=True, drop=1),
+            Column("BACKENDS", least=12, drop=3),
             Column("ID", wide_only=True),
             Column("CPU", right=True, wide_only=True),
             Column("SEEN", right=True, wide_only=True),
@@ -90,7 +90,13 @@ def _ago(age_s: float | None) -> str:
 def reasons_table(nodes: Sequence[NodeRecord]) -> Table:
     """One row per thing that is wrong; empty when all is well."""
     return Table(
-        (Column("NODE"), Column("LEVEL"), Column("CODE"), Column("MESSAGE"), Column("REMEDY")),
+        (
+            Column("NODE", least=8),
+            Column("LEVEL"),
+            Column("CODE", least=12),
+            Column("MESSAGE", least=20, wraps=True),
+            Column("REMEDY", least=20, wraps=True),
+        ),
         tuple(
             (node.name, reason.level, reason.code, reason.message, reason.remediation or UNKNOWN)
             for node in nodes
@@ -103,15 +109,15 @@ def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Tabl
     """One row per instance."""
     return Table(
         (
-            Column("INSTANCE"),
-            Column("MODEL"),
-            Column("PHASE"),
-            Column("NODE"),
-            Column("BACKEND"),
-            Column("CONTEXT", right=True),
+            Column("INSTANCE", least=13),
+            Column("MODEL", least=16),
+            Column("PHASE", least=10),
+            Column("NODE", least=6),
+            Column("BACKEND", least=12, drop=4),
+            Column("CONTEXT", right=True, drop=3),
             Column("BUSY", right=True),
-            Column("MEMORY", right=True),
-            Column("AGE", right=True),
+            Column("MEMORY", right=True, drop=2),
+            Column("AGE", right=True, drop=1),
             Column("QUEUED", right=True, wide_only=True),
             Column("ATTEMPT", right=True, wide_only=True),
             Column("LOADED IN", right=True, wide_only=True),
@@ -188,7 +194,10 @@ def instance_tables(instance: InstanceRecord, *, now_ms: int) -> tuple[Table, ..
         ("signal", failure.signal or UNKNOWN),
         ("remedy", failure.remediation or UNKNOWN),
     ]
-    log = Table((Column("LAST LINES OF ITS LOG"),), tuple((line,) for line in failure.log_tail))
+    log = Table(
+        (Column("LAST LINES OF ITS LOG", least=20, wraps=True),),
+        tuple((line,) for line in failure.log_tail),
+    )
     return (key_values(pairs), log)
 
 
@@ -200,7 +209,7 @@ def transfers_table(transfers: Sequence[TransferRecord]) -> Table:
     """One row per download."""
     return Table(
         (
-            Column("DOWNLOAD"),
+            Column("DOWNLOAD", least=16),
             Column("STATE"),
             Column("DONE", right=True),
             Column("OF", right=True),
@@ -229,12 +238,12 @@ def models_table(models: Sequence[ModelRecord]) -> Table:
     """One row per model."""
     return Table(
         (
-            Column("MODEL"),
+            Column("MODEL", least=16),
             Column("SIZE", right=True),
-            Column("QUANT"),
-            Column("CONTEXT", right=True),
+            Column("QUANT", drop=2),
+            Column("CONTEXT", right=True, drop=1),
             Column("STATE"),
-            Column("SOURCE"),
+            Column("SOURCE", drop=3),
             Column("FAMILY", wide_only=True),
             Column("CAPABILITIES", wide_only=True),
             Column("BACKENDS", wide_only=True),
@@ -294,13 +303,13 @@ def candidates_tables(candidates: Sequence[CandidateRecord]) -> tuple[Table, ...
     plans = Table(
         (
             Column("PLAN"),
-            Column("NODE"),
-            Column("BACKEND"),
-            Column("SHAPE"),
+            Column("NODE", least=8),
+            Column("BACKEND", least=12),
+            Column("SHAPE", drop=1),
             Column("CONTEXT", right=True),
             Column("SLOTS", right=True),
-            Column("TO DOWNLOAD", right=True),
-            Column("NOTE"),
+            Column("TO DOWNLOAD", right=True, drop=2),
+            Column("NOTE", least=12, wraps=True),
             Column("WHOLE ID", wide_only=True),
         ),
         tuple(
@@ -319,7 +328,12 @@ def candidates_tables(candidates: Sequence[CandidateRecord]) -> tuple[Table, ...
         ),
     )
     refusals = Table(
-        (Column("REFUSED"), Column("CODE"), Column("WHY"), Column("SMALLEST CHANGE")),
+        (
+            Column("REFUSED", least=8),
+            Column("CODE"),
+            Column("WHY", least=20, wraps=True),
+            Column("SMALLEST CHANGE", least=20, wraps=True),
+        ),
         tuple(
             (
                 joined(candidate.node_names),
@@ -345,8 +359,8 @@ def arithmetic_table(candidates: Sequence[CandidateRecord]) -> Table:
     """One row per share: `weights + kv cache + overhead` against `available - reserved`."""
     return Table(
         (
-            Column("MEMORY ON"),
-            Column("POOL"),
+            Column("MEMORY ON", least=9),
+            Column("POOL", drop=1),
             Column("WEIGHTS", right=True),
             Column("+ KV CACHE", right=True),
             Column("+ OVERHEAD", right=True),
@@ -384,7 +398,13 @@ def arithmetic_table(candidates: Sequence[CandidateRecord]) -> Table:
 def keys_table(keys: Sequence[KeyRecord]) -> Table:
     """One row per API key."""
     return Table(
-        (Column("KEY"), Column("NAME"), Column("SCOPE"), Column("CREATED"), Column("EXPIRES")),
+        (
+            Column("KEY"),
+            Column("NAME", least=8),
+            Column("SCOPE"),
+            Column("CREATED", drop=1),
+            Column("EXPIRES"),
+        ),
         tuple(
             (
                 key.key_id,
@@ -402,12 +422,12 @@ def imports_table(found: Sequence[ImportRecord]) -> Table:
     """One row per file."""
     return Table(
         (
-            Column("MODEL"),
+            Column("MODEL", least=16),
             Column("STATE"),
-            Column("SIZE", right=True),
+            Column("SIZE", right=True, drop=1),
             Column("FROM"),
-            Column("PROBLEM"),
-            Column("PATH"),
+            Column("PROBLEM", least=16, wraps=True),
+            Column("PATH", least=20, wraps=True),
         ),
         tuple(
             (
@@ -426,7 +446,12 @@ def imports_table(found: Sequence[ImportRecord]) -> Table:
 def outcomes_table(outcomes: Sequence[OutcomeRecord]) -> Table:
     """One row per target."""
     return Table(
-        (Column("TARGET"), Column("MODEL"), Column("OUTCOME"), Column("FREED", right=True)),
+        (
+            Column("TARGET", least=13),
+            Column("MODEL", least=16, drop=2),
+            Column("OUTCOME", least=16, wraps=True),
+            Column("FREED", right=True, drop=1),
+        ),
         tuple(
             (
                 one.target,
