@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import final
-from urllib.parse import urlsplit
 
 from protocol.errors import StoreError
 from store.origins import (
@@ -117,7 +116,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def _origin(self, request: FetchRequest) -> AsyncGenerator[Origin]:
-        scheme = urlsplit(request.url).scheme
+        scheme = request.parts.scheme
         if scheme == "file":
             yield FileOrigin()
             return

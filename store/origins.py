@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar, final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from protocol.errors import StoreError
 from protocol.ids import Digest
@@ -48,7 +48,15 @@ class FetchRequest:
     @property
     def origin(self) -> str:
         """The host, for people and logs; never the whole address, which may hold a secret."""
-        return urlsplit(self.url).hostname or "this machine"
+        return self.parts.hostname or "this machine"
+
+    @property
+    def parts(self) -> SplitResult:
+        """The address in parts; empty ones when it is none."""
+        try:
+            return urlsplit(self.url)
+        except ValueError:
+            return urlsplit("")
 
 
 class FetchObserver(Protocol):
@@ -114,7 +122,7 @@ class FileOrigin:
         self, request: FetchRequest, partial: Partial, observer: FetchObserver
     ) -> None:
         """As `Origin`; a file is resumed while it is the same inode, unchanged."""
-        path = unquote(urlsplit(request.url).path)
+        path = unquote(request.parts.path)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
