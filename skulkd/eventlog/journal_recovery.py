@@ -6,7 +6,6 @@ promised, or nothing behind it tells otherwise: it goes to quarantine, and the l
 files stay as they are.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,6 @@ from skulkd.eventlog.records import (
     later_record_proves,
 )
 from skulkd.runtime.disk import AppendFile
-
-_log = logging.getLogger(__name__)
 
 MAX_SEGMENT_FILE_BYTES: Final = 256 << 20
 """A segment is closed at a small part of this; a longer file is not ours."""
@@ -163,7 +160,6 @@ class Recovery:
 
     def _note(self, aside: Path, n_bytes: int, reason: str) -> None:
         self._quarantined.append(Quarantined(file=aside.name, n_bytes=n_bytes, reason=reason))
-        _log.warning("journal: %d bytes put aside in %s: %s", n_bytes, aside, reason)
 
     def _newest_snapshot(self) -> Snapshot | None:
         for seq, path in reversed(self._files.snapshots()):
@@ -210,7 +206,7 @@ class Recovery:
         where = f"at byte {scan.end} of {len(data)}, seq {scan.next_seq}, {scan.fault}"
         if not is_last:
             raise self._corrupt(path, f"{where}, and a later segment exists")
-        if later_record_proves(data, scan.end, max(scan.next_seq, self._seq + 1)):
+        if later_record_proves(data, scan.end, scan.next_seq):
             raise self._corrupt(path, f"{where}, and later records show it was durable")
         self._bad_tail = _BadTail(
             path=path, good_bytes=scan.end, tail=data[scan.end :], reason=where

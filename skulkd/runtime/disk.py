@@ -140,7 +140,7 @@ class RealDisk:
         fd = os.open(temporary, flags, 0o600)
         try:
             _write_all(fd, data)
-            os.fsync(fd)
+            _sync(fd)
         except OSError:
             # Above all to give the space back when the disk is full.
             with contextlib.suppress(OSError):
@@ -160,7 +160,7 @@ class RealDisk:
         fd = os.open(path, os.O_WRONLY)
         try:
             os.ftruncate(fd, size_bytes)
-            os.fsync(fd)
+            _sync(fd)
         finally:
             os.close(fd)
 
@@ -225,7 +225,7 @@ class _RealAppendFile:
         self._size_bytes += len(data)
 
     def sync(self) -> None:
-        _datasync(self._fd)
+        _sync(self._fd, data_only=True)
 
     def close(self) -> None:
         if self._is_open:
@@ -264,10 +264,12 @@ def _sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def _datasync(fd: int) -> None:
+def _sync(fd: int, *, data_only: bool = False) -> None:
     # macOS answers fsync from the drive's cache; F_FULLFSYNC is what reaches the medium there.
     full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
     if full_sync is not None:
         fcntl.fcntl(fd, full_sync)
-    else:
+    elif data_only:
         os.fdatasync(fd)
+    else:
+        os.fsync(fd)

@@ -11,7 +11,7 @@ from protocol.errors import ClusterError
 from skulkd.eventlog.journal import Journal, JournalLimits
 from skulkd.eventlog.journal_files import JournalFiles
 from skulkd.eventlog.journal_recovery import Recovered, Recovery
-from skulkd.eventlog.records import decode_header
+from skulkd.eventlog.records import ZERO_CHAIN, Snapshot, decode_header
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks
@@ -145,6 +145,29 @@ def test_rot_in_a_segment_before_the_last_is_refused() -> None:
     disk.flip_bit(path, disk.size_bytes(path) - 1, 0)
     with pytest.raises(ClusterError, match="a later segment exists"):
         _recover(disk)
+
+
+def test_rot_before_the_snapshots_end_does_not_hide_records_behind_it() -> None:
+    # A kill between publishing a snapshot and creating its segment: the old segment goes on.
+    disk = _write([1] * 21)
+    path = _last_segment(disk)
+    _, recovered = _recover(disk)
+    snapshot = Snapshot(
+        cluster_id=CLUSTER, term=1, seq=20, at_ms=0, chain=ZERO_CHAIN, state=_state_of(20)
+    )
+    JournalFiles(disk, DIRECTORY, CLUSTER).publish_snapshot(snapshot)
+    log, _ = _recover(disk)
+    assert log.holds_exactly(recovered.seq)
+    ends = _record_ends(disk.read(path, max_bytes=1 << 20))
+    disk.flip_bit(path, ends[10] - 1, 0)
+    with pytest.raises(ClusterError, match="seq 10"):
+        _recover(disk)
+
+
+def _state_of(n_events: int) -> bytes:
+    log = Log()
+    log.next_records(n_events)
+    return log.image().pack()
 
 
 def test_a_segment_in_the_wrong_place_is_refused() -> None:
