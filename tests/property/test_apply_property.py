@@ -1,0 +1,220 @@
+"""The log's story: whatever commands come, in whatever order, folding stays lawful."""
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.cards import card_digest
+from protocol.commands import (
+    AddCard,
+    Command,
+    CreateApiKey,
+    RemoveCard,
+    RetryInstance,
+    RevokeApiKey,
+    StopInstance,
+)
+from protocol.errors import SkulkError
+from protocol.events import SequencedEvent
+from protocol.instances import PHASE_ORDER, Phase
+from protocol.state import ClusterState
+from skulkd.core.apply import apply, initial_state, repeated, state_hash
+from skulkd.core.decide import decide
+from skulkd.core.invariants import event_violations, violations
+from skulkd.core.placement.planner import plan
+from tests.support.builders import (
+    GIB,
+    NOW_MS,
+    a_cluster_id,
+    a_command_id,
+    a_facts_report,
+    a_failure_report,
+    a_key_id,
+    a_phase_report,
+    a_placement,
+    a_reading,
+    a_request,
+    a_scripted_card,
+    an_admission,
+    an_instance_id,
+    some_readings,
+)
+
+NODES = (1, 2)
+INSTANCES = (100, 101, 102)
+MODELS = ("test/one", "test/two")
+PHASES: tuple[Phase, ...] = (*PHASE_ORDER, "stopping", "stopped", "failed")
+READINGS = some_readings(*(a_reading(number, memory_available_bytes=4 * GIB) for number in NODES))
+
+nodes = st.sampled_from(NODES)
+instances = st.sampled_from(INSTANCES)
+attempts = st.integers(1, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placing:
+    """Plan a model on a node and place it; the plan is made when its turn comes."""
+
+    model: str
+    node: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """Report of an instance that there is by then; a late one is of an earlier attempt."""
+
+    pick: int
+    phase: Phase
+    fails: bool
+    was_ready: bool
+    late: bool
+
+
+Step = Command | Placing | Reporting
+
+placements = st.builds(
+    Placing, model=st.sampled_from(MODELS), node=nodes, number=st.sampled_from(INSTANCES)
+)
+reports = st.builds(
+    Reporting,
+    pick=st.integers(0, 2),
+    phase=st.sampled_from(PHASES),
+    fails=st.booleans(),
+    was_ready=st.booleans(),
+    late=st.sampled_from((False, False, False, True)),
+)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Command:
+    number, attempt, model = draw(instances), draw(attempts), draw(st.sampled_from(MODELS))
+    card, key = a_scripted_card(model_id=model), draw(st.integers(1, 2))
+    possible: tuple[Command, ...] = (
+        StopInstance(command_id=a_command_id(200 + number), instance_id=an_instance_id(number)),
+        RetryInstance(
+            command_id=a_command_id(1000 * attempt + number),
+            instance_id=an_instance_id(number),
+            after_attempt=attempt,
+        ),
+        AddCard(command_id=a_command_id(5), card=card),
+        RemoveCard(command_id=a_command_id(6), model_id=card.model_id),
+        CreateApiKey(
+            command_id=a_command_id(20 + key),
+            key_id=a_key_id(key),
+            name="k",
+            secret_sha256=f"{key}" * 64,
+            scope="infer",
+        ),
+        RevokeApiKey(command_id=a_command_id(30 + key), key_id=a_key_id(key)),
+        an_admission(draw(nodes), command=1),
+    )
+    return draw(st.sampled_from(possible))
+
+
+def stories() -> st.SearchStrategy[list[Step]]:
+    founded: list[Step] = [
+        *(an_admission(node, command=node) for node in NODES),
+        *(a_facts_report(node, command=10 + node) for node in NODES),
+    ]
+    rest = st.lists(st.one_of(placements, reports, reports, orders()), min_size=8, max_size=40)
+    return rest.map(lambda drawn: founded + drawn)
+
+
+class Log:
+    """A master in miniature: decides, sequences, applies, and checks after each step."""
+
+    def __init__(self) -> None:
+        self.state: ClusterState = initial_state(a_cluster_id())
+        self.records: list[SequencedEvent] = []
+        self.accepted: list[Command] = []
+        self.refusals: list[SkulkError] = []
+
+    def submit(self, command: Command, *, now_ms: int) -> None:
+        try:
+            events = decide(self.state, READINGS, command, now_ms=now_ms)
+        except SkulkError as refusal:
+            self.refusals.append(refusal)
+            return
+        for event in events:
+            record = SequencedEvent(
+                term=1,
+                seq=self.state.seq + 1,
+                at_ms=now_ms,
+                command_id=command.command_id,
+                event=event,
+            )
+            assert event_violations(self.state, record) == ()
+            self.state = apply(self.state, record)
+            self.records.append(record)
+            assert violations(self.state) == ()
+        if events:
+            self.accepted.append(command)
+
+    def take(self, step: Step, *, now_ms: int) -> None:
+        match step:
+            case Placing():
+                self._place(step, now_ms)
+            case Reporting():
+                self._report(step, now_ms)
+            case _:
+                self.submit(step, now_ms=now_ms)
+
+    def _place(self, step: Placing, now_ms: int) -> None:
+        card = a_scripted_card(model_id=step.model)
+        reading = some_readings(a_reading(step.node, memory_available_bytes=4 * GIB))
+        outcome = plan(a_request(card), card, card_digest(card), self.state, reading)
+        for made in outcome.plans[:1]:
+            self.submit(a_placement(made, card, command=step.number), now_ms=now_ms)
+
+    def _report(self, step: Reporting, now_ms: int) -> None:
+        known = list(self.state.instances.values())
+        if not known:
+            return
+        instance = known[step.pick % len(known)]
+        base = a_failure_report(phase=step.phase, was_ready=step.was_ready)
+        report = base if step.fails else a_phase_report(step.phase)
+        changes = {
+            "instance_id": instance.instance_id,
+            "node_id": instance.plan.shards[0].node_id,
+            "attempt": instance.attempt - (1 if step.late else 0),
+            "command_id": a_command_id(10_000 + self.state.seq),
+        }
+        self.submit(report.model_copy(update=changes), now_ms=now_ms)
+
+
+def told(story: list[Step]) -> Log:
+    log = Log()
+    for place, step in enumerate(story):
+        log.take(step, now_ms=NOW_MS + 1000 * place)
+    return log
+
+
+@settings(max_examples=150, deadline=None)
+@given(stories())
+def test_replay_equals_fold_and_what_holds_holds_after_every_step(
+    story: list[Step],
+) -> None:
+    log = told(story)
+    assert all(refusal.message for refusal in log.refusals)
+    replayed = initial_state(a_cluster_id())
+    for record in log.records:
+        wire = SequencedEvent.model_validate_json(record.model_dump_json())
+        replayed = apply(replayed, wire)
+    assert replayed == log.state
+    assert state_hash(replayed) == state_hash(log.state)
+
+
+@settings(max_examples=60, deadline=None)
+@given(stories())
+def test_a_repeated_command_is_known_and_deciding_a_report_again_changes_nothing(
+    story: list[Step],
+) -> None:
+    log = told(story)
+    for command in log.accepted:
+        assert repeated(log.state, command.command_id) is not None
+    before = state_hash(log.state)
+    if log.accepted and log.accepted[-1].kind in {"report_phase", "report_facts", "admit_member"}:
+        log.submit(log.accepted[-1], now_ms=NOW_MS)
+    assert state_hash(log.state) == before
