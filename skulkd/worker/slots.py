@@ -1,8 +1,6 @@
 """Admission of tasks to one engine: `slot_queue` decides, this waits."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -33,6 +31,15 @@ class SlotLimits:
     max_queued: int = MAX_QUEUED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """A slot, held."""
+
+    ticket: int
+    task: ChatTask
+    """What to give to the engine: its limit of output tokens is set."""
+
+
 @final
 class Slots:
     """The slots of one running engine.
@@ -56,6 +63,11 @@ class Slots:
         self._closed_by: ErrorBody | None = None
 
     @property
+    def slots(self) -> int:
+        """Tasks that are served at a time."""
+        return self._queue.slots
+
+    @property
     def n_running(self) -> int:
         """Tasks that have a slot."""
         return self._queue.n_running
@@ -65,12 +77,11 @@ class Slots:
         """Tasks that wait for one."""
         return self._queue.n_queued
 
-    @asynccontextmanager
-    async def admitted(self, task: ChatTask) -> AsyncGenerator[ChatTask]:
-        """Wait for a slot and hold it; gives the task with its limit of output tokens set.
+    async def acquire(self, task: ChatTask) -> Admission:
+        """Wait for a slot; whoever gets one gives it back with `release`.
 
         Raises:
-            EngineError: `engine.busy` when too many wait.
+            EngineError: `engine.busy` when too many wait; what counting the prompt raised.
             RequestError: `request.context_length_exceeded`.
             SkulkError: What `close` was called with.
         """
@@ -84,11 +95,16 @@ class Slots:
             raise self._busy()
         try:
             budget = await self._wait(ticket, task, budget)
-            yield task.model_copy(update={"max_tokens": budget.max_tokens})
-        finally:
-            del self._waiters[ticket]
-            self._queue.leave(ticket, now=self._clock.monotonic_s())
-            self._pump()
+        except BaseException:
+            self._leave(ticket)
+            raise
+        del self._waiters[ticket]
+        admitted = task.model_copy(update={"max_tokens": budget.max_tokens})
+        return Admission(ticket=ticket, task=admitted)
+
+    def release(self, admission: Admission) -> None:
+        """Give a slot back; idempotent."""
+        self._leave(admission.ticket)
 
     def close(self, error: ErrorBody) -> None:
         """Refuse the waiting tasks and all later ones with `error`; running ones go on."""
@@ -96,6 +112,11 @@ class Slots:
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_result("closed")
+
+    def _leave(self, ticket: int) -> None:
+        self._waiters.pop(ticket, None)
+        self._queue.leave(ticket, now=self._clock.monotonic_s())
+        self._pump()
 
     def _check_open(self) -> None:
         if self._closed_by is not None:

@@ -3,6 +3,7 @@
 The child launcher is one; a launcher of transient systemd units will be another.
 """
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
@@ -87,7 +88,15 @@ class EngineProcess(Protocol):
         ...
 
     async def wait_gone(self) -> None:
-        """Wait until no process of the group is left and the record is removed."""
+        """Wait until no process of the group is left.
+
+        Raises:
+            RunnerError: `runner.unkillable` when some are there long after they were killed.
+        """
+        ...
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal every process of the group; nothing happens once the first one has ended."""
         ...
 
     async def stop(self, grace_s: float) -> ExitStatus:
@@ -138,6 +147,10 @@ class Launcher(Protocol):
         Raises:
             RunnerError: `runner.unkillable`.
         """
+        ...
+
+    async def wait_settled(self, timeout_s: float) -> None:
+        """Wait, for a bounded time, until the records of ended processes are removed."""
         ...
 
 

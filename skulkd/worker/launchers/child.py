@@ -63,6 +63,7 @@ class ChildLauncher:
         self._tasks = tasks
         self._environment = dict(environment)
         self._own: set[str] = set()
+        self._watches: set[asyncio.Task[None]] = set()
 
     async def spawn(self, spec: LaunchSpec, owner: LaunchOwner) -> EngineProcess:
         """Start a process."""
@@ -84,8 +85,17 @@ class ChildLauncher:
         mark = group.start_mark(process.pid)
         record = record.model_copy(update={"pid": process.pid, "start_mark": mark})
         child = ChildProcess(process, record)
-        self._tasks.start(self._watch_over(child), name=f"child {process.pid}", essential=False)
+        watch = self._tasks.start(
+            self._watch_over(child), name=f"child {process.pid}", essential=False
+        )
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
         return child
+
+    async def wait_settled(self, timeout_s: float) -> None:
+        """Wait, for a bounded time, until the records of ended processes are removed."""
+        if self._watches:
+            await asyncio.wait(self._watches, timeout=timeout_s)
 
     def orphans(self) -> tuple[ProcessRecord, ...]:
         """Read what an earlier daemon left."""
@@ -213,6 +223,10 @@ class ChildProcess:
     async def wait_gone(self) -> None:
         """Wait for the end of all."""
         await self._process.wait_gone()
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal the group."""
+        self._process.signal_group(number)
 
     async def stop(self, grace_s: float) -> ExitStatus:
         """End the group, gently first."""

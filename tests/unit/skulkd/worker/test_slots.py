@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -61,6 +62,15 @@ def slots_of(
     return Slots(limits, client, SystemClock())
 
 
+@asynccontextmanager
+async def admitted(slots: Slots, task: ChatTask) -> AsyncGenerator[ChatTask]:
+    admission = await slots.acquire(task)
+    try:
+        yield admission.task
+    finally:
+        slots.release(admission)
+
+
 class Holder:
     """A request that takes a slot and keeps it until told."""
 
@@ -70,8 +80,8 @@ class Holder:
         self.task = asyncio.create_task(self._hold(slots, task))
 
     async def _hold(self, slots: Slots, task: ChatTask) -> None:
-        async with slots.admitted(task) as admitted:
-            self.admitted = admitted
+        async with admitted(slots, task) as given:
+            self.admitted = given
             await self.done.wait()
 
     async def finish(self) -> None:
@@ -116,10 +126,10 @@ def test_a_cancelled_holder_frees_its_slot_and_a_cancelled_waiter_its_place() ->
 def test_a_short_task_is_admitted_without_asking_the_engine() -> None:
     async def story() -> None:
         client = CountingClient()
-        async with slots_of(client).admitted(a_task(max_tokens=None)) as admitted:
-            assert admitted.max_tokens == 4086
+        async with admitted(slots_of(client), a_task(max_tokens=None)) as given:
+            assert given.max_tokens == 4086
             assert client.n_counts == 1  # the default of 4096 does not fit this window
-        async with slots_of(client, context_tokens=8192).admitted(a_task(max_tokens=None)) as task:
+        async with admitted(slots_of(client, context_tokens=8192), a_task(max_tokens=None)) as task:
             assert task.max_tokens == 4096
             assert client.n_counts == 1
 
@@ -146,7 +156,7 @@ def test_a_count_that_fails_leaves_the_queue_as_it_was() -> None:
         client = CountingClient(prompt_tokens=5000)
         slots = slots_of(client)
         with pytest.raises(SkulkError, match="5000 tokens"):
-            async with slots.admitted(a_task(content="y" * 5000)):
+            async with admitted(slots, a_task(content="y" * 5000)):
                 raise AssertionError("admitted")
         assert (slots.n_running, slots.n_queued) == (0, 0)
 
@@ -174,7 +184,7 @@ def test_a_full_queue_answers_busy_with_a_time() -> None:
         holders = [Holder(slots, a_task()) for _ in range(2)]
         await settle()
         with pytest.raises(EngineError) as caught:
-            async with slots.admitted(a_task()):
+            async with admitted(slots, a_task()):
                 raise AssertionError("admitted")
         assert caught.value.code == "engine.busy"
         assert caught.value.retry_after_s == 2
@@ -200,7 +210,7 @@ def test_closing_refuses_who_waits_or_counts_and_lets_who_runs_go_on() -> None:
             with pytest.raises(EngineError, match="gone"):
                 await holder.task
         with pytest.raises(EngineError, match="gone"):
-            async with slots.admitted(a_task()):
+            async with admitted(slots, a_task()):
                 raise AssertionError("admitted")
         await running.finish()
 

@@ -1,0 +1,182 @@
+"""One engine process from its plan to its last client: what to launch, with what, and its client.
+
+Holds what the phases of a runner hand on to one another; knows no lifecycle.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, final
+
+from engines.base import Engine, EngineClient, EngineStatistics, LaunchSpec, LoadSpec
+from protocol.cards import EngineName, ModelCard
+from protocol.clock import Clock
+from protocol.instances import LaunchRecord
+from protocol.nodes import EngineFacts
+from protocol.placements import MemoryArithmetic, Plan
+from skulkd.core.reconcile import RunnerKey
+from skulkd.eventlog.gateway import CommandGateway
+from skulkd.runtime.tasks import run_blocking
+from skulkd.worker import steps
+from skulkd.worker.launchers.base import EngineProcess, Launcher, LaunchOwner
+from skulkd.worker.serving import Serving
+from skulkd.worker.slots import SlotLimits, Slots
+from skulkd.worker.transfers import Transfers
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineServices:
+    """What it takes to run engines; the same for all of a worker."""
+
+    clock: Clock
+    launcher: Launcher
+    engine_of: Callable[[EngineName], Engine]
+    transfers: Transfers
+    gateway: CommandGateway
+    """Mints ids of requests and reports."""
+    builds: Callable[[], tuple[EngineFacts, ...]]
+    """What the last probe pass found, best first."""
+    memory: Callable[[MemoryArithmetic], steps.MemoryGate]
+    """Watches over the pool that a share is taken from."""
+    n_threads: Callable[[], int]
+    """How many threads one more engine should use."""
+    sockets: Path
+    """A directory of mode 0700, at most 50 bytes long."""
+    default_max_tokens: int
+
+
+@final
+class EngineRun:
+    """The engine of one attempt; its methods are called in the order in which they stand.
+
+    Args:
+        key: Which attempt of which rank.
+        plan: What was planned.
+        card: What is to run.
+        services: What it takes.
+    """
+
+    def __init__(
+        self, key: RunnerKey, plan: Plan, card: ModelCard, services: EngineServices
+    ) -> None:
+        self._key = key
+        self._plan = plan
+        self._card = card
+        self._shard = next(shard for shard in plan.shards if shard.rank == key.rank)
+        self._services = services
+        self._engine: Engine | None = None
+        self._spec: LoadSpec | None = None
+        self._launch: LaunchSpec | None = None
+        self._client: EngineClient | None = None
+        self._slots: Slots | None = None
+        self.process: EngineProcess | None = None
+
+    async def stage(self, on_wait: Callable[[str], None]) -> None:
+        """Find the files, wait for the memory, and settle what will be launched.
+
+        Raises:
+            StoreError: `store.incomplete`.
+            RunnerError: `runner.no_memory`.
+            EngineError: `engine.unavailable`, `engine.unsupported`.
+        """
+        services, key = self._services, self._key
+        entry = await steps.find_entry(services.transfers.store, self._card)
+        memory = self._shard.memory
+        await services.memory(memory).wait(memory.needed_bytes, on_wait)
+        spec = LoadSpec(
+            card=self._card,
+            entry_path=entry,
+            context_tokens=self._plan.context_tokens,
+            slots=self._plan.slots,
+            compute=steps.compute_of(self._plan),
+            n_threads=services.n_threads(),
+            socket_path=services.sockets / f"{key.instance_id}-{key.rank}.{key.attempt}.sock",
+            build=steps.choose_build(self._plan, services.builds()),
+        )
+        spec.socket_path.unlink(missing_ok=True)
+        engine = services.engine_of(self._plan.engine)
+        self._engine, self._spec, self._launch = engine, spec, engine.launch(spec)
+
+    async def spawn(self) -> EngineProcess:
+        """Start the process.
+
+        Raises:
+            RunnerError: `runner.spawn_failed`.
+        """
+        key = self._key
+        owner = LaunchOwner(
+            instance_id=key.instance_id,
+            rank=key.rank,
+            attempt=key.attempt,
+            engine=self._plan.engine,
+        )
+        self.process = await self._services.launcher.spawn(_set(self._launch), owner)
+        return self.process
+
+    async def load(self, on_progress: Callable[[steps.LoadProgress], None]) -> None:
+        """Wait until the model is loaded; for how long is not decided here.
+
+        Raises:
+            EngineError: `engine.request_failed`.
+        """
+        endpoint = _set(self._launch).endpoint
+        client = _set(self._engine).connect(_set(self._spec), endpoint, self._services.clock)
+        self._client = client
+        size_bytes = self._card.storage_size.in_bytes
+        await steps.wait_loaded(client, _set(self.process), size_bytes, on_progress)
+
+    async def probe(self, on_load: Callable[[], None]) -> Serving:
+        """Send one real request; then clients may come.
+
+        Args:
+            on_load: Called when the number of running or waiting tasks has changed.
+
+        Raises:
+            RunnerError: `runner.probe_failed`.
+        """
+        services, client = self._services, _set(self._client)
+        await steps.check_listener(_set(self.process), _set(self._launch).endpoint)
+        command_id = services.gateway.mint_command_id()
+        statistics = await steps.probe(client, self._card, command_id)
+        self._slots = Slots(self._limits(statistics), client, services.clock)
+        return Serving(client, self._slots, on_load)
+
+    def launch_record(self, *, ready_at_ms: int, load_ms: int) -> LaunchRecord:
+        """Say what became ready, so that a restart can repeat it."""
+        return LaunchRecord(
+            context_tokens=self._plan.context_tokens,
+            slots=_set(self._slots).slots,
+            argv_digest=_set(self.process).record.argv_digest,
+            ready_at_ms=ready_at_ms,
+            load_ms=load_ms,
+        )
+
+    async def close(self) -> None:
+        """Let go of what is left, once the process is gone."""
+        if self._client is not None:
+            await self._client.close()
+        if self._spec is not None:
+            await run_blocking(self._spec.socket_path.unlink, missing_ok=True)
+        if self.process is not None:
+            self._services.memory(self._shard.memory).on_runner_ended()
+
+    def _limits(self, statistics: EngineStatistics | None) -> SlotLimits:
+        """Take what was planned, or the less that the engine really runs with."""
+        slots, context_tokens = self._plan.slots, self._plan.context_tokens
+        if statistics is not None:
+            slots = min(slots, statistics.slots) or slots
+            context_tokens = min(context_tokens, statistics.context_tokens) or context_tokens
+        return SlotLimits(
+            slots=slots,
+            context_tokens=context_tokens,
+            default_max_tokens=self._services.default_max_tokens,
+        )
+
+
+def _set(value: T | None) -> T:
+    """Give what an earlier phase must have set."""
+    if value is None:
+        raise AssertionError("an earlier phase sets this")
+    return value

@@ -1,0 +1,382 @@
+"""The worker of one node: makes real what the state wants here, and serves what is ready.
+
+It is driven by the state's events and by a tick a second; `core.reconcile` decides. Nothing is
+started before `start` is called: a node that has lost its own port must not start engines.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, assert_never, final
+
+from engines.base import Engine
+from engines.registry import engine_of
+from protocol.cards import BackendTag, EngineName
+from protocol.clock import Clock
+from protocol.commands import ReportFacts, ReportPhase, RetryInstance
+from protocol.data_frames import Failed, Frame
+from protocol.errors import ErrorBody, RunnerError
+from protocol.events import SequencedEvent
+from protocol.ids import CommandId, InstanceId, ModelId, NodeId
+from protocol.nodes import EngineFacts, NodeFacts, Role
+from protocol.placements import MemoryArithmetic
+from protocol.state import ClusterState
+from protocol.tasks import ChatTask
+from skulkd.core.facts import derive
+from skulkd.core.lifecycle import Deadlines
+from skulkd.core.reconcile import (
+    ENDED_PHASES,
+    Action,
+    ForgetRunner,
+    RenewAttempt,
+    ReportGone,
+    RunnerKey,
+    StartRunner,
+    StopRunner,
+    desired_runners,
+    reconcile,
+)
+from skulkd.eventlog.gateway import CommandGateway, StateView
+from skulkd.runtime.disk import Disk
+from skulkd.runtime.tasks import OnDeath, Tasks, run_blocking, timeout
+from skulkd.worker.accelerators import AcceleratorProbe
+from skulkd.worker.engine_run import EngineServices
+from skulkd.worker.launchers.base import Launcher
+from skulkd.worker.launchers.child import ChildLauncher
+from skulkd.worker.machine import Machine
+from skulkd.worker.paths import make_sockets_directory, worker_paths
+from skulkd.worker.probes import ProbeSettings, probe_node
+from skulkd.worker.readings import JournalStatus, NodeMeters, NodeReadings
+from skulkd.worker.readings_table import ReadingsTable
+from skulkd.worker.reporter import Reporter
+from skulkd.worker.run import run_bounded
+from skulkd.worker.serving import Serving
+from skulkd.worker.steps import ArtifactStore, MemoryGate
+from skulkd.worker.supervisor import RunnerServices, RunnerSupervisor
+from skulkd.worker.token_budget import DEFAULT_MAX_OUTPUT_TOKENS
+from skulkd.worker.tombstones import Tombstones
+from skulkd.worker.transfers import Transfers
+
+_log = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0
+CLOSE_S: Final = 8.0
+_SETTLE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What the node's settings say to its worker."""
+
+    node_id: NodeId
+    home: Path
+    models_dir: Path
+    environment: Mapping[str, str]
+    """Of the daemon; engines inherit a short list of it."""
+    build: str
+    """Version of this daemon."""
+    role: Role = "full"
+    """A `management` node is measured, and runs nothing."""
+    backends: tuple[BackendTag, ...] | None = None
+    llama_server_bin: Path | None = None
+    max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSurroundings:
+    """What the rest of the daemon gives to its worker."""
+
+    gateway: CommandGateway
+    view: StateView
+    store: ArtifactStore
+    table: ReadingsTable
+    clock: Clock
+    disk: Disk
+    journal: Callable[[], JournalStatus]
+    on_death: OnDeath
+    engine_of: Callable[[EngineName], Engine] = engine_of
+
+
+@final
+class WorkerService:
+    """Implements `skulkd.api.ports.Inference`; runs engines, transfers, probes and readings.
+
+    Built on the event loop of the main thread, which is where engines are spawned from.
+
+    Args:
+        settings: What this node is told.
+        around: What the daemon gives.
+    """
+
+    def __init__(self, settings: WorkerSettings, around: WorkerSurroundings) -> None:
+        self._settings = settings
+        self._around = around
+        self._tasks = Tasks("worker", on_death=around.on_death)
+        self._paths = worker_paths(settings.home, settings.environment)
+        self._machine = Machine()
+        self._accelerators = AcceleratorProbe(run_bounded)
+        self._facts: NodeFacts | None = None
+        self._runners: dict[RunnerKey, RunnerSupervisor] = {}
+        self._tombstones = Tombstones()
+        self._wake = asyncio.Event()
+        self._is_closing = False
+        self._unsubscribe: Callable[[], None] | None = None
+        self._launcher: Launcher = ChildLauncher(
+            paths=self._paths.launcher,
+            disk=around.disk,
+            tasks=self._tasks,
+            environment=settings.environment,
+        )
+        meters = NodeMeters(
+            machine=self._machine,
+            disk=around.disk,
+            models_dir=settings.models_dir,
+            accelerators=self._accelerators,
+            journal=around.journal,
+        )
+        self._readings = NodeReadings(settings.node_id, meters, around.table, around.clock)
+        self._reporter = Reporter(around.gateway, self._tasks)
+        self.transfers: Final = Transfers(
+            settings.node_id,
+            around.store,
+            table=around.table,
+            reporter=self._reporter,
+            gateway=around.gateway,
+            clock=around.clock,
+            tasks=self._tasks,
+        )
+        self._ram = MemoryGate(self._available_ram_bytes, around.clock)
+        self._vram = MemoryGate(self._available_vram_bytes, around.clock)
+        self._services = self._runner_services()
+
+    @property
+    def facts(self) -> NodeFacts | None:
+        """What the probe pass found; None until it has ended."""
+        return self._facts
+
+    def start(self) -> None:
+        """Begin; to be called once the node's own port has answered as this node.
+
+        Raises:
+            ConfigError: `config.home_unusable`.
+        """
+        make_sockets_directory(self._paths.sockets)
+        self._readings.start(self._tasks)
+        self._tasks.start(self._run(), name="reconcile")
+
+    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncIterator[Frame]:
+        """Serve one task; see `skulkd.api.ports.Inference`."""
+        if self._tombstones.take(task.command_id, now=self._around.clock.monotonic_s()):
+            return _only(_cancelled())
+        serving = self._serving(instance_id)
+        if serving is None:
+            return _only(self._not_here(instance_id))
+        return serving.chat(task)
+
+    def cancel(self, command_id: CommandId) -> bool:
+        """End a task with `request.cancelled`, also one that arrives within the next 60 s."""
+        for runner in self._runners.values():
+            if runner.serving is not None and runner.serving.cancel(command_id, _cancelled()):
+                return True
+        self._tombstones.add(command_id, now=self._around.clock.monotonic_s())
+        return False
+
+    def in_use(self) -> frozenset[ModelId]:
+        """List the models whose files a runner here has open or is about to."""
+        return frozenset(
+            runner.card.model_id
+            for runner in self._runners.values()
+            if runner.observed.phase not in ENDED_PHASES
+        )
+
+    async def close(self, timeout_s: float = CLOSE_S) -> tuple[str, ...]:
+        """End every stream, transfer and engine, in parallel; return once all are gone.
+
+        Returns:
+            What was not gone within `timeout_s`, in words; empty when all is well.
+        """
+        self._is_closing = True
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        error = _stopping()
+        for runner in self._runners.values():
+            runner.stop(error)
+        late: tuple[str, ...] = ()
+        try:
+            async with timeout(timeout_s):
+                for model_id in self.transfers.pulled():
+                    await self.transfers.cancel_pull(model_id)
+                for runner in list(self._runners.values()):
+                    await runner.wait_ended()
+        except TimeoutError:
+            late = tuple(
+                f"engine of {runner.key.instance_id}"
+                for runner in self._runners.values()
+                if not runner.has_ended
+            )
+        await self._launcher.wait_settled(_SETTLE_S)
+        return late + await self._tasks.close(_SETTLE_S)
+
+    async def _run(self) -> None:
+        await self._end_orphans()
+        await self._probe()
+        if self._settings.role == "management":
+            return
+        self._unsubscribe = self._around.view.subscribe(self._on_event)
+        while not self._is_closing:
+            self._wake.clear()
+            self._reconcile()
+            with contextlib.suppress(TimeoutError):
+                async with timeout(TICK_S):
+                    await self._wake.wait()
+
+    async def _end_orphans(self) -> None:
+        for record in await run_blocking(self._launcher.orphans):
+            try:
+                await self._launcher.adopt(record)
+            except RunnerError as error:
+                _log.error("%s", error.message, extra={"code": error.code})
+
+    async def _probe(self) -> None:
+        settings, around = self._settings, self._around
+        probes = ProbeSettings(
+            environment=settings.environment,
+            llama_server_bin=settings.llama_server_bin,
+            declared_backends=settings.backends,
+            models_dir=settings.models_dir,
+            build=settings.build,
+        )
+        facts = await probe_node(probes, self._machine, self._accelerators)
+        self._facts = facts
+        self._readings.set_devices(facts.accelerators)
+        self._reporter.put(
+            ReportFacts(
+                command_id=around.gateway.mint_command_id(),
+                node_id=settings.node_id,
+                facts=facts,
+                capabilities=derive(facts, role=settings.role),
+            )
+        )
+
+    def _on_event(self, _event: SequencedEvent, _state: ClusterState) -> None:
+        self._wake.set()
+
+    def _reconcile(self) -> None:
+        desired = desired_runners(self._around.view.state, self._settings.node_id)
+        observed = [runner.observed for runner in self._runners.values()]
+        for action in reconcile(desired, observed):
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        gateway = self._around.gateway
+        match action:
+            case StartRunner():
+                runner = RunnerSupervisor(action.runner, self._services, self._wake.set)
+                self._runners[action.runner.key] = runner
+                runner.start()
+            case StopRunner():
+                self._runners[action.key].stop()
+            case ForgetRunner():
+                del self._runners[action.key]
+                self._around.table.drop_runner(action.key.instance_id, action.key.rank)
+            case ReportGone():
+                report = ReportPhase(
+                    command_id=gateway.mint_command_id(),
+                    instance_id=action.key.instance_id,
+                    node_id=self._settings.node_id,
+                    rank=action.key.rank,
+                    attempt=action.key.attempt,
+                    phase="stopped",
+                )
+                self._reporter.put(report, key=("gone", action.key))
+            case RenewAttempt():
+                renewal = RetryInstance(
+                    command_id=gateway.mint_command_id(),
+                    instance_id=action.instance_id,
+                    after_attempt=action.after_attempt,
+                )
+                self._reporter.put(renewal, key=("renew", action))
+            case _:
+                assert_never(action)
+
+    def _serving(self, instance_id: InstanceId) -> Serving | None:
+        for key, runner in self._runners.items():
+            if key.instance_id == instance_id and runner.serving is not None:
+                return runner.serving
+        return None
+
+    def _not_here(self, instance_id: InstanceId) -> ErrorBody:
+        if self._is_closing:
+            return _stopping()
+        return ErrorBody(
+            code="engine.gone",
+            message=f"instance {instance_id} is not ready on this node",
+            remediation="Ask again: `skulk ps` shows where it is and how far.",
+            retry_after_s=1,
+        )
+
+    def _runner_services(self) -> RunnerServices:
+        settings, around = self._settings, self._around
+        engines = EngineServices(
+            clock=around.clock,
+            launcher=self._launcher,
+            engine_of=around.engine_of,
+            transfers=self.transfers,
+            gateway=around.gateway,
+            builds=self._builds,
+            memory=self._memory_gate,
+            n_threads=self._n_threads,
+            sockets=self._paths.sockets,
+            default_max_tokens=settings.max_output_tokens,
+        )
+        return RunnerServices(
+            node_id=settings.node_id,
+            clock=around.clock,
+            tasks=self._tasks,
+            engines=engines,
+            oom_kills=self._machine.oom_kills,
+            reporter=self._reporter,
+            table=around.table,
+            deadlines=settings.deadlines,
+        )
+
+    def _builds(self) -> tuple[EngineFacts, ...]:
+        return () if self._facts is None else self._facts.engines
+
+    def _n_threads(self) -> int:
+        """Share the processors among the engines that run or are about to."""
+        alive = [r for r in self._runners.values() if r.observed.phase not in ENDED_PHASES]
+        n_cpus = 1 if self._facts is None else self._facts.n_cpus
+        return max(1, n_cpus // max(1, len(alive)))
+
+    def _memory_gate(self, memory: MemoryArithmetic) -> MemoryGate:
+        return self._vram if memory.pool == "vram" else self._ram
+
+    def _available_ram_bytes(self) -> int | None:
+        return self._machine.memory().available_bytes
+
+    def _available_vram_bytes(self) -> int | None:
+        reading = self._around.table.readings.nodes.get(self._settings.node_id)
+        free = () if reading is None else reading.accelerator_free_bytes
+        return max((n_bytes for n_bytes in free if n_bytes is not None), default=None)
+
+
+async def _only(error: ErrorBody) -> AsyncIterator[Frame]:
+    yield Failed(error)
+
+
+def _cancelled() -> ErrorBody:
+    return ErrorBody(code="request.cancelled", message="the request was cancelled")
+
+
+def _stopping() -> ErrorBody:
+    return ErrorBody(
+        code="cluster.stopping",
+        message="this node is stopping",
+        remediation="Ask another node, or try again when it is back.",
+        retry_after_s=5,
+    )

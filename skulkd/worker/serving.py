@@ -1,0 +1,159 @@
+"""Serving the clients of one running engine: slots, streams, and how each stream ends.
+
+It lies in the path of every token: a frame passes through one generator and one await. A stream
+that has to end for a reason of ours (cancel, a dead engine, a stopping node) is woken in that
+await, and says the reason as its terminal.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TypeVar, final
+
+from engines.base import EngineClient
+from protocol.data_frames import Failed, Frame
+from protocol.errors import ErrorBody, SkulkError
+from protocol.ids import CommandId
+from protocol.tasks import ChatTask
+from skulkd.worker.slots import Admission, Slots
+
+T = TypeVar("T")
+
+
+class StreamEndedError(Exception):
+    """A stream is to end with `body`; never leaves this module's users' generators."""
+
+    def __init__(self, body: ErrorBody) -> None:
+        super().__init__(body.code)
+        self.body = body
+
+
+@final
+class OpenStream:
+    """One task from its arrival to its terminal; `end` may be called at any moment of it."""
+
+    def __init__(self) -> None:
+        self._ended_by: ErrorBody | None = None
+        self._waiting: asyncio.Task[object] | None = None
+
+    def end(self, error: ErrorBody) -> None:
+        """Have the stream end with an error; the first one counts."""
+        if self._ended_by is not None:
+            return
+        self._ended_by = error
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def wait(self, awaitable: Awaitable[T]) -> T:
+        """Await something that the stream needs.
+
+        Raises:
+            StreamEndedError: `end` was called, before or meanwhile.
+        """
+        if self._ended_by is not None:
+            if asyncio.iscoroutine(awaitable):
+                awaitable.close()
+            raise StreamEndedError(self._ended_by)
+        task = asyncio.current_task()
+        self._waiting = task
+        try:
+            return await awaitable
+        except asyncio.CancelledError:
+            # Only a cancellation of our own is translated, and only when no other came with it.
+            if self._ended_by is None or task is None or task.uncancel() > 0:
+                raise
+            raise StreamEndedError(self._ended_by) from None
+        finally:
+            self._waiting = None
+
+
+@final
+class Serving:
+    """A running engine, as its clients meet it.
+
+    Args:
+        client: The connection to the engine.
+        slots: Who may start.
+        on_load: Called when the number of running or waiting tasks has changed.
+    """
+
+    def __init__(self, client: EngineClient, slots: Slots, on_load: Callable[[], None]) -> None:
+        self._client = client
+        self._slots = slots
+        self._on_load = on_load
+        self._streams: dict[CommandId, OpenStream] = {}
+
+    @property
+    def slots(self) -> Slots:
+        """Who runs and who waits."""
+        return self._slots
+
+    @property
+    def n_open(self) -> int:
+        """Tasks that have not ended."""
+        return len(self._streams)
+
+    async def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
+        """Serve one task; see `skulkd.api.ports.Inference`."""
+        if task.command_id in self._streams:
+            yield Failed(_doubled(task))
+            return
+        stream = self._streams[task.command_id] = OpenStream()
+        admission: Admission | None = None
+        frames: AsyncIterator[Frame] | None = None
+        terminal: Failed | None = None
+        try:
+            admission = await stream.wait(self._acquired(task))
+            frames = self._client.chat(admission.task)
+            while True:
+                yield await stream.wait(anext(frames))
+        except StopAsyncIteration:
+            pass
+        except StreamEndedError as ended:
+            terminal = Failed(ended.body)
+        except SkulkError as error:
+            terminal = Failed(error.body())
+        finally:
+            # The slot is free before the terminal is out: a client may hold that up.
+            await self._end(task, admission, frames)
+        if terminal is not None:
+            yield terminal
+
+    def cancel(self, command_id: CommandId, error: ErrorBody) -> bool:
+        """End a task; False when there is none of that id."""
+        stream = self._streams.get(command_id)
+        if stream is None:
+            return False
+        stream.end(error)
+        return True
+
+    def close(self, error: ErrorBody) -> None:
+        """End every task, and refuse every later one, with an error."""
+        self._slots.close(error)
+        for stream in list(self._streams.values()):
+            stream.end(error)
+
+    async def _acquired(self, task: ChatTask) -> Admission:
+        self._on_load()
+        admission = await self._slots.acquire(task)
+        self._on_load()
+        return admission
+
+    async def _end(
+        self, task: ChatTask, admission: Admission | None, frames: AsyncIterator[Frame] | None
+    ) -> None:
+        try:
+            if isinstance(frames, AsyncGenerator):
+                await frames.aclose()
+        finally:
+            if admission is not None:
+                self._slots.release(admission)
+            del self._streams[task.command_id]
+            self._on_load()
+
+
+def _doubled(task: ChatTask) -> ErrorBody:
+    return ErrorBody(
+        code="request.invalid",
+        message=f"command {task.command_id} is being served already",
+        remediation="Send a new request; an id names one request only.",
+    )

@@ -1,0 +1,394 @@
+"""Drives one runner: executes what `core.lifecycle` asks for, and tells it what happened.
+
+The machine decides; nothing here does. Inputs are handed over on the event loop, effects start
+tasks and never hand over an input themselves, so the machine is never entered twice.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Final, assert_never, final
+
+from protocol.cards import ModelCard
+from protocol.clock import Clock
+from protocol.commands import ReportFailure, ReportPhase
+from protocol.errors import ErrorBody, RunnerError, SkulkError
+from protocol.ids import NodeId
+from protocol.instances import LaunchRecord, Phase
+from protocol.readings import InstanceReading
+from skulkd.core.lifecycle import (
+    ArtifactReady,
+    CancelStep,
+    Deadlines,
+    Effect,
+    FailureReached,
+    FetchArtifact,
+    GroupGone,
+    Input,
+    Loaded,
+    PhaseReached,
+    ProbeAnswered,
+    ProbeEngine,
+    Progressed,
+    RunnerMachine,
+    RunnerSpec,
+    SignalGroup,
+    Spawned,
+    SpawnProcess,
+    StageArtifact,
+    Staged,
+    StepFailed,
+    Stop,
+    WatchLoad,
+)
+from skulkd.core.reconcile import DesiredRunner, ObservedRunner, RunnerKey
+from skulkd.core.runner_errors import Exited
+from skulkd.runtime.tasks import Tasks, run_blocking, timeout
+from skulkd.worker.engine_run import EngineRun, EngineServices
+from skulkd.worker.launchers.base import EngineProcess
+from skulkd.worker.readings_table import ReadingsTable
+from skulkd.worker.reporter import Reporter
+from skulkd.worker.serving import Serving
+from skulkd.worker.steps import needs_files
+
+_log = logging.getLogger(__name__)
+
+_REPORTED: Final[frozenset[Phase]] = frozenset(
+    {"download", "stage", "spawn", "load", "probe", "ready"}
+)
+"""The end of a runner is told otherwise: a failure as such, a stop by reconcile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerServices:
+    """What all runners of a worker share."""
+
+    node_id: NodeId
+    clock: Clock
+    tasks: Tasks
+    engines: EngineServices
+    oom_kills: Callable[[], int | None]
+    """Counts the processes that the kernel killed for want of memory."""
+    reporter: Reporter
+    table: ReadingsTable
+    deadlines: Deadlines
+
+
+@final
+class RunnerSupervisor:
+    """One attempt of one rank.
+
+    Args:
+        desired: What the state wants.
+        services: What it shares with the others.
+        on_ended: Called once, when nothing of it is left.
+    """
+
+    def __init__(
+        self, desired: DesiredRunner, services: RunnerServices, on_ended: Callable[[], None]
+    ) -> None:
+        self._key = desired.key
+        self._card: ModelCard = desired.card
+        self._services = services
+        self._on_ended = on_ended
+        self._machine = RunnerMachine(
+            RunnerSpec(
+                key=desired.key,
+                node_id=services.node_id,
+                size_bytes=desired.card.storage_size.in_bytes,
+                delay_s=desired.delay_s,
+            ),
+            now=services.clock.monotonic_s(),
+            deadlines=services.deadlines,
+        )
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._step: asyncio.Task[None] | None = None
+        self._run = EngineRun(desired.key, desired.plan, desired.card, services.engines)
+        self._probed: Serving | None = None
+        self._serving: Serving | None = None
+        self._spawned_at_s = 0.0
+        self._stop_error = _stopped()
+
+    @property
+    def key(self) -> RunnerKey:
+        """Which attempt of which rank this is."""
+        return self._key
+
+    @property
+    def card(self) -> ModelCard:
+        """What it runs."""
+        return self._card
+
+    @property
+    def observed(self) -> ObservedRunner:
+        """Where it stands, for `reconcile`."""
+        return ObservedRunner(key=self._key, phase=self._machine.phase)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is left."""
+        return self._ended.is_set()
+
+    @property
+    def serving(self) -> Serving | None:
+        """The way to its engine, while it is ready."""
+        return self._serving
+
+    def start(self) -> None:
+        """Begin."""
+        self._services.tasks.start(self._keep_time(), name=f"runner {self._key.instance_id}")
+
+    def stop(self, error: ErrorBody | None = None) -> None:
+        """End the runner in whatever phase it is; its streams end with `error`. Idempotent."""
+        if error is not None:
+            self._stop_error = error
+        self._give(Stop())
+
+    async def wait_ended(self) -> None:
+        """Wait until nothing of it is left."""
+        await self._ended.wait()
+
+    async def _keep_time(self) -> None:
+        clock = self._services.clock
+        while not self._machine.ended:
+            deadline = self._machine.deadline
+            self._changed.clear()
+            try:
+                async with timeout(
+                    None if deadline is None else max(0.0, deadline - clock.monotonic_s())
+                ):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._apply(self._machine.tick(now=clock.monotonic_s()))
+        await self._finish()
+
+    def _give(self, given: Input) -> None:
+        if self._machine.ended:
+            return
+        self._apply(self._machine.handle(given, now=self._services.clock.monotonic_s()))
+        self._changed.set()
+
+    def _apply(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._execute(effect)
+        now = self._services.clock.monotonic_s()
+        self._services.table.put_progress(self._machine.progress(now=now))
+
+    def _execute(self, effect: Effect) -> None:
+        match effect:
+            case PhaseReached():
+                self._on_phase(effect)
+            case FailureReached():
+                self._on_failure(effect)
+            case CancelStep():
+                # A spawn cannot be called back: its end is awaited and then torn down.
+                if effect.phase != "spawn" and self._step is not None:
+                    self._step.cancel()
+            case SignalGroup():
+                if self._run.process is not None:
+                    self._run.process.signal_group(signal.Signals[effect.signal])
+            case _:
+                self._begin_step(effect)
+
+    def _begin_step(
+        self, effect: FetchArtifact | StageArtifact | SpawnProcess | WatchLoad | ProbeEngine
+    ) -> None:
+        match effect:
+            case FetchArtifact():
+                self._begin("download", self._fetch())
+            case StageArtifact():
+                self._begin("stage", self._stage())
+            case SpawnProcess():
+                self._begin("spawn", self._spawn())
+            case WatchLoad():
+                self._begin("load", self._load())
+            case ProbeEngine():
+                self._begin("probe", self._probe())
+            case _:
+                assert_never(effect)
+
+    def _begin(self, phase: Phase, step: Coroutine[None, None, Input]) -> None:
+        name = f"{phase} {self._key.instance_id}"
+        self._step = self._services.tasks.start(
+            self._run_step(phase, step), name=name, essential=False
+        )
+
+    async def _run_step(self, phase: Phase, step: Coroutine[None, None, Input]) -> None:
+        try:
+            done = await step
+        except SkulkError as error:
+            self._give(StepFailed(phase=phase, error=error.body()))
+        # ruff: ignore[blind-except]  a bug costs this instance, with its story, and not the node
+        except Exception as error:
+            _log.exception("a bug in phase %s", phase)
+            self._give(StepFailed(phase=phase, error=_bug(error)))
+        else:
+            self._give(done)
+
+    async def _fetch(self) -> Input:
+        if needs_files(self._card):
+            await self._services.engines.transfers.ensure(self._card, self._progressed)
+        return ArtifactReady()
+
+    async def _stage(self) -> Input:
+        await self._run.stage(lambda note: self._progressed(None, None, note))
+        return Staged()
+
+    async def _spawn(self) -> Input:
+        oom_kills = self._services.oom_kills()
+        self._spawned_at_s = self._services.clock.monotonic_s()
+        process = await self._run.spawn()
+        self._services.tasks.start(
+            self._watch(process, oom_kills), name=f"watch {process.pid}", essential=False
+        )
+        return Spawned(pid=process.pid)
+
+    async def _load(self) -> Input:
+        size_bytes = self._card.storage_size.in_bytes
+        await self._run.load(
+            lambda progress: self._progressed(progress.done_bytes, size_bytes, progress.note)
+        )
+        return Loaded()
+
+    async def _probe(self) -> Input:
+        self._probed = await self._run.probe(self._put_load)
+        return ProbeAnswered()
+
+    def _progressed(self, done_bytes: int | None, total_bytes: int | None, note: str) -> None:
+        self._give(Progressed(done_bytes=done_bytes, total_bytes=total_bytes, note=note))
+
+    async def _watch(self, process: EngineProcess, oom_kills_before: int | None) -> None:
+        status = await process.wait_exit()
+        log_tail = await run_blocking(process.log_tail)
+        oom_kills = self._services.oom_kills()
+        self._give(
+            Exited(
+                exit_code=status.exit_code,
+                signal=status.signal,
+                oom_killed=(oom_kills or 0) > (oom_kills_before or 0),
+                log_tail=log_tail,
+            )
+        )
+        while not await self._is_gone(process):
+            pass
+        self._give(GroupGone())
+
+    async def _is_gone(self, process: EngineProcess) -> bool:
+        try:
+            await process.wait_gone()
+        except RunnerError as error:
+            _log.error("%s", error.message, extra={"command_id": self._key.instance_id})
+            return False
+        return True
+
+    def _on_phase(self, reached: PhaseReached) -> None:
+        if reached.phase == "ready":
+            self._serving = self._probed
+            self._put_load()
+        elif reached.phase not in _REPORTED:
+            self._end_serving(self._stop_error)
+        if reached.phase not in _REPORTED:
+            return
+        key, services = self._key, self._services
+        services.reporter.put(
+            ReportPhase(
+                command_id=services.engines.gateway.mint_command_id(),
+                instance_id=key.instance_id,
+                node_id=services.node_id,
+                rank=key.rank,
+                attempt=key.attempt,
+                phase=reached.phase,
+                pid=reached.pid,
+                launch=self._launch_record() if reached.phase == "ready" else None,
+            )
+        )
+
+    def _on_failure(self, failure: FailureReached) -> None:
+        key, services = self._key, self._services
+        self._end_serving(_gone(failure.error))
+        log_tail = failure.log_tail
+        if not log_tail and self._run.process is not None:
+            log_tail = self._run.process.log_tail()
+        _log.warning(
+            "runner failed in phase %s: %s",
+            failure.phase,
+            failure.error.message,
+            extra={"command_id": key.instance_id, "code": failure.error.code},
+        )
+        services.reporter.put(
+            ReportFailure(
+                command_id=services.engines.gateway.mint_command_id(),
+                instance_id=key.instance_id,
+                node_id=services.node_id,
+                rank=key.rank,
+                attempt=key.attempt,
+                phase=failure.phase,
+                error=failure.error,
+                exit_code=failure.exit_code,
+                signal=failure.signal,
+                log_tail=log_tail,
+                was_ready=failure.was_ready,
+            )
+        )
+
+    def _launch_record(self) -> LaunchRecord:
+        clock = self._services.clock
+        return self._run.launch_record(
+            ready_at_ms=clock.wall_ms(),
+            load_ms=round((clock.monotonic_s() - self._spawned_at_s) * 1000),
+        )
+
+    def _put_load(self) -> None:
+        serving = self._serving
+        if serving is None:
+            return
+        services = self._services
+        services.table.put_instance(
+            InstanceReading(
+                instance_id=self._key.instance_id,
+                node_id=services.node_id,
+                at_s=services.clock.monotonic_s(),
+                in_flight=serving.slots.n_running,
+                queued=serving.slots.n_queued,
+                slots=serving.slots.slots,
+            )
+        )
+
+    def _end_serving(self, error: ErrorBody) -> None:
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.close(error)
+
+    async def _finish(self) -> None:
+        await self._run.close()
+        self._ended.set()
+        self._on_ended()
+
+
+def _stopped() -> ErrorBody:
+    return ErrorBody(
+        code="engine.gone",
+        message="the instance was stopped",
+        remediation="Ask again: another instance of the model may serve it.",
+    )
+
+
+def _gone(cause: ErrorBody) -> ErrorBody:
+    return ErrorBody(
+        code="engine.gone",
+        message=f"the engine is gone: {cause.message}",
+        remediation="Ask again once the instance is ready; `skulk ps` shows why it failed.",
+        details={"cause": cause.code},
+        retry_after_s=2,
+    )
+
+
+def _bug(error: Exception) -> ErrorBody:
+    return ErrorBody(
+        code="internal.bug",
+        message=f"{type(error).__name__}: {error}",
+        remediation="Report it with the daemon's log, which holds the traceback.",
+    )

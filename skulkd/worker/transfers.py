@@ -1,0 +1,162 @@
+"""Model files on their way here, whoever wants them: a placement, or an operator's pull."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import final
+
+from protocol.cards import ModelCard
+from protocol.clock import Clock
+from protocol.commands import ReportDownload
+from protocol.errors import ErrorBody, SkulkError
+from protocol.ids import ModelId, NodeId
+from protocol.readings import TransferReading
+from skulkd.eventlog.gateway import CommandGateway
+from skulkd.runtime.tasks import Tasks, run_blocking
+from skulkd.worker.readings_table import ReadingsTable
+from skulkd.worker.reporter import Reporter
+from skulkd.worker.steps import Artifact, ArtifactStore
+from store.progress import TransferProgress
+
+_log = logging.getLogger(__name__)
+
+OnProgress = Callable[[int | None, int | None, str], None]
+"""Gets bytes done, bytes in all, and what is being done."""
+
+
+@final
+class Transfers:
+    """The transfers of this node; the store sees to it that one artifact is fetched once.
+
+    Args:
+        node_id: This node.
+        store: Fetches.
+        table: Shows how far it is.
+        reporter: Tells the cluster how it ended.
+        gateway: Mints ids for those reports.
+        clock: Stamps readings.
+        tasks: Owner of the pulls.
+    """
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        store: ArtifactStore,
+        *,
+        table: ReadingsTable,
+        reporter: Reporter,
+        gateway: CommandGateway,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._node_id = node_id
+        self.store = store
+        self._table = table
+        self._reporter = reporter
+        self._gateway = gateway
+        self._clock = clock
+        self._tasks = tasks
+        self._waiting: dict[ModelId, int] = {}
+        self._pulls: dict[ModelId, asyncio.Task[None]] = {}
+
+    def pulled(self) -> tuple[ModelId, ...]:
+        """List the models that operators are pulling now."""
+        return tuple(self._pulls)
+
+    def pull(self, card: ModelCard) -> bool:
+        """Begin to fetch a model that nobody has placed; False when that is under way already.
+
+        How it ends is reported to the cluster, and stands in State.
+        """
+        if card.model_id in self._pulls:
+            return False
+        task = self._tasks.start(self._pull(card), name=f"pull {card.model_id}", essential=False)
+        self._pulls[card.model_id] = task
+        task.add_done_callback(lambda _: self._pulls.pop(card.model_id, None))
+        return True
+
+    async def cancel_pull(self, model_id: ModelId) -> bool:
+        """End a pull and wait for its end; what was fetched is kept. False when there is none.
+
+        A placement that waits for the same files goes on.
+        """
+        task = self._pulls.get(model_id)
+        if task is None:
+            return False
+        task.cancel()
+        await asyncio.wait([task])
+        return True
+
+    async def ensure(self, card: ModelCard, on_progress: OnProgress | None = None) -> Artifact:
+        """Have a model's files complete here.
+
+        Raises:
+            StoreError: As `store.service.Store.ensure` says.
+        """
+        present = await run_blocking(self.store.locate, card)
+        if present is not None:
+            return present
+
+        def show(progress: TransferProgress) -> None:
+            self._put(card.model_id, progress)
+            if on_progress is not None:
+                on_progress(progress.done_bytes, progress.total_bytes, _note(progress))
+
+        self._waiting[card.model_id] = self._waiting.get(card.model_id, 0) + 1
+        try:
+            artifact = await self.store.ensure(card, show)
+        except SkulkError as error:
+            self._report(card.model_id, 0, error.body())
+            raise
+        finally:
+            self._waiting[card.model_id] -= 1
+            if not self._waiting[card.model_id]:
+                del self._waiting[card.model_id]
+                self._table.drop_transfer(self._node_id, card.model_id)
+        self._report(card.model_id, artifact.size_bytes, None)
+        return artifact
+
+    async def _pull(self, card: ModelCard) -> None:
+        try:
+            await self.ensure(card)
+        except SkulkError as error:
+            _log.warning(
+                "pull of %s failed: %s", card.model_id, error.message, extra={"code": error.code}
+            )
+
+    def _put(self, model_id: ModelId, progress: TransferProgress) -> None:
+        self._table.put_transfer(
+            TransferReading(
+                node_id=self._node_id,
+                model_id=model_id,
+                at_s=self._clock.monotonic_s(),
+                phase=progress.phase,
+                done_bytes=progress.done_bytes,
+                total_bytes=progress.total_bytes,
+                rate_bytes_s=progress.rate_bytes_s,
+                eta_s=progress.eta_s,
+                source=progress.source,
+            )
+        )
+
+    def _report(self, model_id: ModelId, size_bytes: int, error: ErrorBody | None) -> None:
+        self._reporter.put(
+            ReportDownload(
+                command_id=self._gateway.mint_command_id(),
+                node_id=self._node_id,
+                model_id=model_id,
+                size_bytes=size_bytes,
+                error=error,
+            ),
+            key=("download", model_id, None if error is None else error.code),
+        )
+
+
+def _note(progress: TransferProgress) -> str:
+    """Say what is being done, so that it changes whenever something is.
+
+    Phases after the download count from zero again, which the runner's own count never does.
+    """
+    if progress.phase == "download" or not progress.total_bytes:
+        return f"{progress.phase} from {progress.source}"
+    return f"{progress.phase}, {progress.done_bytes / progress.total_bytes:.0%}"
