@@ -20,7 +20,7 @@ from skulk_tui.cli.records import (
     names_of,
 )
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.tables import instance_tables, instances_table, outcomes_table
+from skulk_tui.cli.tables import failures_tables, instance_tables, instances_table, outcomes_table
 from skulk_tui.cli.verb import group, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_gone, wait_until_ready
 from skulk_tui.client import path_of
@@ -62,7 +62,10 @@ def list_instances(session: Session) -> int | None:
             kind="instances",
             seq=state.seq,
             items=records,
-            tables=(instances_table(records, now_ms=session.clock.wall_ms()),),
+            tables=(
+                instances_table(records, now_ms=session.clock.wall_ms()),
+                *failures_tables(records),
+            ),
             names=[record.instance_id for record in records],
         )
     )
@@ -187,6 +190,7 @@ def find_instances(
         PlacementError: The placement under this id failed; as it failed.
         ClientError: `client.usage` when nothing or too much matches.
     """
+    target = target.removesuffix("…")  # as a narrow table shows it
     exact = [view for view in state.instances.values() if target == view.instance_id]
     by_model = [view for view in state.instances.values() if target == view.model_id]
     started = [view for view in state.instances.values() if view.instance_id.startswith(target)]

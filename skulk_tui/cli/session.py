@@ -118,6 +118,14 @@ class Session:
         """When the budget ends, on the session's clock."""
         return None if self.timeout_s is None else self.started_s + self.timeout_s
 
+    def check_options(self) -> None:
+        """Refuse wrong options before anything is asked or done.
+
+        Raises:
+            ClientError: `client.usage`.
+        """
+        _ = (self.form, self.color, self.timeout_s)
+
     @cached_property
     def config_dir(self) -> Path:
         """Where the operator's own files lie: XDG on every system, for this is a terminal tool."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from skulk_tui.cli.output import Column, Table, key_values
 from skulk_tui.cli.records import (
     CandidateRecord,
+    FailureRecord,
     ImportRecord,
     InstanceRecord,
     KeyRecord,
@@ -146,6 +147,46 @@ def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Tabl
     )
 
 
+def failures_tables(instances: Sequence[InstanceRecord]) -> tuple[Table, ...]:
+    """Why each failed instance failed, and the last lines of its engine's log."""
+    failed = [(one, one.failure) for one in instances if one.failure is not None]
+    causes = Table(
+        (
+            Column("FAILED", least=13),
+            Column("IN"),
+            Column("ATTEMPT", right=True, drop=1),
+            Column("ENDED BY"),
+            Column("WHY", least=20, wraps=True),
+            Column("REMEDY", least=20, wraps=True),
+        ),
+        tuple(
+            (
+                one.instance_id,
+                failure.phase,
+                str(failure.attempt),
+                ending_text(failure),
+                f"{failure.code}: {failure.message}",
+                failure.remediation or UNKNOWN,
+            )
+            for one, failure in failed
+        ),
+    )
+    logs = (_log_table(f"LOG OF {one.instance_id}", failure) for one, failure in failed)
+    return (causes, *logs)
+
+
+def ending_text(failure: FailureRecord) -> str:
+    """Write how the process ended: its signal, its exit status, or that it is not known."""
+    if failure.signal is not None:
+        return failure.signal
+    return UNKNOWN if failure.exit_code is None else f"exit status {failure.exit_code}"
+
+
+def _log_table(title: str, failure: FailureRecord) -> Table:
+    lines = tuple((line,) for line in failure.log_tail)
+    return Table((Column(title, least=20, wraps=True),), lines)
+
+
 def phase_text(instance: InstanceRecord) -> str:
     """Write the phase, with how far it is or why it failed."""
     if instance.phase == "failed" and instance.failure is not None:
@@ -190,15 +231,10 @@ def instance_tables(instance: InstanceRecord, *, now_ms: int) -> tuple[Table, ..
     pairs += [
         ("error", f"{failure.code}: {failure.message}"),
         ("failed in", f"{failure.phase}, attempt {failure.attempt}"),
-        ("exit status", UNKNOWN if failure.exit_code is None else str(failure.exit_code)),
-        ("signal", failure.signal or UNKNOWN),
+        ("ended by", ending_text(failure)),
         ("remedy", failure.remediation or UNKNOWN),
     ]
-    log = Table(
-        (Column("LAST LINES OF ITS LOG", least=20, wraps=True),),
-        tuple((line,) for line in failure.log_tail),
-    )
-    return (key_values(pairs), log)
+    return (key_values(pairs), _log_table("LAST LINES OF ITS LOG", failure))
 
 
 def _seconds(milliseconds: int | None) -> float | None:

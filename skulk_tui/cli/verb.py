@@ -136,6 +136,7 @@ def guarded(session: Session, body: Callable[[], int | None]) -> int:
     is one line, and its traceback only with SKULK_DEBUG=1.
     """
     try:
+        session.check_options()
         try:
             return body() or exit_codes.OK
         except SkulkError as error:

@@ -24,8 +24,10 @@ class Clock:
         return 0
 
 
-def client_of(url: str, *, deadline_s: float | None = None, **changes: str) -> NodeClient:
-    target = Target(url=url, url_rule="--node", **changes)
+def client_of(
+    url: str, *, deadline_s: float | None = None, api_key: str | None = None
+) -> NodeClient:
+    target = Target(url=url, url_rule="--node", api_key=api_key)
     return NodeClient(target, clock=Clock(), deadline_s=deadline_s)
 
 

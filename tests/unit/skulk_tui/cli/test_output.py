@@ -57,7 +57,7 @@ def test_lines_of_json_hold_one_item_each() -> None:
 
 def test_an_empty_list_is_an_empty_list() -> None:
     assert json.loads(shown(form="json"))["items"] == []
-    assert shown() == shown(form="jsonl") == shown(form="name") == ""
+    assert [shown(), shown(form="jsonl"), shown(form="name")] == ["", "", ""]
 
 
 def test_a_terminal_gets_a_table_that_fits_and_a_pipe_gets_it_whole() -> None:

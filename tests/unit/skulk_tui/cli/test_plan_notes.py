@@ -31,9 +31,7 @@ def test_a_broken_note_or_an_unusable_folder_is_no_error(tmp_path: Path) -> None
 
 def test_what_differs_between_plans_is_named() -> None:
     then = a_plan(context_tokens=8192, node=1)
-    now = a_plan(
-        context_tokens=4096, node=2, memory=some_arithmetic(available_bytes=GIB), slots=2
-    )
+    now = a_plan(context_tokens=4096, node=2, memory=some_arithmetic(available_bytes=GIB), slots=2)
     named = [difference.split(" ")[0] for difference in differences(then, now)]
     assert named == ["nodes", "context", "slots", "smallest"]
     assert "context 8,192 -> 4,096" in differences(then, now)

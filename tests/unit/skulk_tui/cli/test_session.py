@@ -1,6 +1,7 @@
 import pytest
 
 from protocol.errors import ClientError
+from skulk_tui.cli.output import ColorWhen
 from skulk_tui.cli.session import (
     Options,
     output_format,
@@ -40,10 +41,9 @@ def test_the_output_format_comes_from_option_then_variable() -> None:
     ],
 )
 def test_color_is_decided_by_option_then_variables_then_terminal(
-    when: str, environ: dict[str, str], is_terminal: bool, colored: bool
+    when: ColorWhen, environ: dict[str, str], is_terminal: bool, colored: bool
 ) -> None:
-    choice = when if when in {"always", "never"} else "auto"
-    assert wants_color(choice, environ, is_terminal=is_terminal) is colored
+    assert wants_color(when, environ, is_terminal=is_terminal) is colored
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,272 @@
+"""What holds for every verb: JSON of its record, help, no daemon, no terminal."""
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import pytest
+from pydantic import TypeAdapter
+
+from skulk_tui.cli import records
+from tests.support.builders import MODEL, an_instance_id
+from tests.support.command_line import skulk
+from tests.support.fake_node import FakeNode, a_state_document, a_view, refusal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One verb, as it is called, and what its JSON holds."""
+
+    arguments: tuple[str, ...]
+    kind: str
+    record: type
+    asks_a_node: bool = True
+
+
+CASES = [
+    Case(arguments=("status",), kind="status", record=records.StatusRecord),
+    Case(arguments=("ps",), kind="instances", record=records.InstanceRecord),
+    Case(arguments=("place", MODEL), kind="instances", record=records.InstanceRecord),
+    Case(
+        arguments=("place", MODEL, "--dry-run"), kind="candidates", record=records.CandidateRecord
+    ),
+    Case(arguments=("stop", MODEL), kind="outcomes", record=records.OutcomeRecord),
+    Case(arguments=("retry", an_instance_id()), kind="instances", record=records.InstanceRecord),
+    Case(arguments=("instance", "show", MODEL), kind="instances", record=records.InstanceRecord),
+    Case(arguments=("models", "list"), kind="models", record=records.ModelRecord),
+    Case(arguments=("models", "show", MODEL), kind="models", record=records.ModelRecord),
+    Case(arguments=("models", "import", "/m/a.gguf"), kind="imports", record=records.ImportRecord),
+    Case(arguments=("models", "pull", MODEL), kind="transfers", record=records.TransferRecord),
+    Case(arguments=("models", "rm", MODEL, "--yes"), kind="outcomes", record=records.OutcomeRecord),
+    Case(arguments=("chat", MODEL, "hello"), kind="chat", record=records.ChatRecord),
+    Case(arguments=("keys", "create", "laptop"), kind="keys", record=records.KeyRecord),
+    Case(arguments=("keys", "list"), kind="keys", record=records.KeyRecord),
+    Case(
+        arguments=("keys", "revoke", "laptop", "--yes"),
+        kind="outcomes",
+        record=records.OutcomeRecord,
+    ),
+    Case(arguments=("api", "open"), kind="listeners", record=records.ListenersRecord),
+    Case(arguments=("api", "close"), kind="listeners", record=records.ListenersRecord),
+    Case(arguments=("api", "status"), kind="listeners", record=records.ListenersRecord),
+    Case(arguments=("info",), kind="info", record=records.InfoRecord, asks_a_node=False),
+    Case(arguments=("version",), kind="version", record=records.VersionRecord, asks_a_node=False),
+    Case(
+        arguments=("help", "exit-codes"),
+        kind="exit_codes",
+        record=records.TopicRecord,
+        asks_a_node=False,
+    ),
+    Case(
+        arguments=("help", "environment"),
+        kind="environment",
+        record=records.TopicRecord,
+        asks_a_node=False,
+    ),
+]
+ALL = pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(case.arguments[:2]))
+ASKING = pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.asks_a_node],
+    ids=lambda case: " ".join(case.arguments[:2]),
+)
+
+
+@pytest.fixture
+def node() -> Iterator[FakeNode]:
+    with FakeNode() as running:
+        path = f"/instance/{an_instance_id()}"
+        running.on("GET", path, a_view(), refusal("request.not_found", status=404))
+        yield running
+
+
+@pytest.fixture
+def dead_url() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@ALL
+def test_json_holds_whole_records_and_nothing_else(case: Case, node: FakeNode) -> None:
+    ran = skulk(*case.arguments, "--json", node=node.url)
+    assert ran.code == 0, ran.err
+    document = json.loads(ran.out)
+    assert list(document) == ["kind", "seq", "items"]
+    assert document["kind"] == case.kind
+    assert document["items"]
+    reader: TypeAdapter[object] = TypeAdapter(case.record)
+    for item in document["items"]:
+        assert list(item) == [field.name for field in fields(case.record)]
+        reader.validate_json(json.dumps(item), strict=True)
+    assert not any(key != key.lower() for item in document["items"] for key in item)
+
+
+@ALL
+def test_lines_of_json_are_lines_of_json(case: Case, node: FakeNode) -> None:
+    ran = skulk("-o", "jsonl", *case.arguments, node=node.url)
+    assert ran.code == 0
+    assert [json.loads(line) for line in ran.out.splitlines()]
+
+
+@ALL
+def test_without_a_terminal_there_is_no_escape_sequence_anywhere(
+    case: Case, node: FakeNode
+) -> None:
+    ran = skulk(*case.arguments, node=node.url)
+    assert ran.code == 0
+    assert "\x1b" not in ran.out + ran.err
+    assert "\r" not in ran.out + ran.err
+    assert ran.out
+
+
+@ASKING
+def test_without_a_daemon_the_command_ends_with_3_and_says_what_to_do(
+    case: Case, dead_url: str
+) -> None:
+    ran = skulk(*case.arguments, node=dead_url)
+    assert (ran.code, ran.out) == (3, "")
+    error, at, remedy = ran.err.splitlines()
+    assert error.startswith("error: no node answers at")
+    assert at == f"  at: {dead_url}"
+    assert "systemctl --user status skulkd" in remedy
+
+
+@ASKING
+def test_without_a_daemon_machines_get_an_object(case: Case, dead_url: str) -> None:
+    ran = skulk(*case.arguments, "--json", node=dead_url)
+    assert (ran.code, ran.out) == (3, "")
+    error = json.loads(ran.err)["error"]
+    assert (error["code"], error["exit"]) == ("client.unreachable", 3)
+    assert error["retryable"] is True
+
+
+@ALL
+def test_help_has_two_examples(case: Case) -> None:
+    verb = [word for word in case.arguments[:2] if "/" not in word and len(word) < 10]
+    groups = {"instance", "models", "keys", "api"}
+    path = verb[:2] if verb[0] in groups else verb[:1]
+    ran = skulk(*path, "--help")
+    assert ran.code == 0
+    _, _, examples = ran.out.partition("Examples:\n")
+    shown = [
+        line for line in examples.split("\n\n")[0].splitlines() if line.startswith("    skulk")
+    ]
+    assert len(shown) == 2
+    assert all(line.strip().startswith(f"skulk {' '.join(path)}") for line in shown)
+
+
+@ASKING
+def test_a_bug_of_the_node_ends_with_1(case: Case, node: FakeNode) -> None:
+    for method in ("GET", "POST", "DELETE"):
+        for path in _routes():
+            node.on(method, path, refusal("internal.bug", "a bug", status=500))
+    ran = skulk(*case.arguments, node=node.url)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("error: a bug\n")
+
+
+def _routes() -> list[str]:
+    instance = an_instance_id()
+    return [
+        "/state",
+        "/node/identity",
+        "/v1/models",
+        f"/v1/models/{MODEL}",
+        "/models/found",
+        "/models/import",
+        "/place_instance",
+        "/instance/previews",
+        f"/instance/{instance}",
+        f"/instance/{instance}/retry",
+        f"/store/models/{MODEL}/download",
+        f"/store/models/{MODEL}",
+        "/v1/keys",
+        "/v1/api/open",
+        "/v1/api/close",
+        "/v1/chat/completions",
+    ]
+
+
+def test_every_verb_of_the_command_is_in_the_table() -> None:
+    ran = skulk("--help")
+    _, _, listed = ran.out.partition("Commands:\n")
+    verbs = {line.split()[0] for line in listed.split("\n\n")[0].splitlines()}
+    assert verbs == {case.arguments[0] for case in CASES}
+
+
+def test_options_may_stand_before_and_after_the_verb(node: FakeNode) -> None:
+    before = skulk("--json", "--node", node.url, "ps")
+    after = skulk("ps", "--node", node.url, "-o", "json")
+    between = skulk("models", "--node", node.url, "list", "-o", "name")
+    assert before.out == after.out
+    assert json.loads(before.out)["kind"] == "instances"
+    assert between.out == f"{MODEL}\n"
+
+
+def test_a_mistyped_verb_names_the_nearest() -> None:
+    ran = skulk("stauts")
+    assert ran.code == 2
+    assert "'status'" in ran.err
+
+
+def test_a_mistyped_value_names_the_nearest_in_json_too() -> None:
+    ran = skulk("ps", "-o", "tabel")
+    assert (ran.code, ran.err.splitlines()[1]) == (2, "  remedy: Did you mean 'table'?")
+    ran = skulk("ps", "--color", "alwys", "--json")
+    assert ran.code == 2
+    assert json.loads(ran.err)["error"]["remediation"] == "Did you mean 'always'?"
+
+
+def test_usage_errors_are_objects_in_json_mode() -> None:
+    ran = skulk("place", "--json")
+    assert ran.code == 2
+    assert json.loads(ran.err)["error"]["code"] == "client.usage"
+
+
+def test_called_with_nothing_it_shows_its_help() -> None:
+    ran = skulk()
+    assert (ran.code, ran.err) == (0, "")
+    assert "Commands:" in ran.out
+
+
+def test_a_bug_is_told_in_one_line_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> str:
+        message = "boom"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr("skulk_tui.cli.program.own_version", broken)
+    ran = skulk("version")
+    assert ran.code == 1
+    assert ran.err.startswith("error: skulk itself failed: RuntimeError: boom\n")
+    assert "Traceback" not in ran.err
+    assert "Traceback" in skulk("version", environment={"SKULK_DEBUG": "1"}).err
+
+
+def test_a_terminal_gets_color_unless_told_otherwise(node: FakeNode) -> None:
+    terminal = frozenset({"stdout"})
+    assert "\x1b[1m" in skulk("ps", node=node.url, terminals=terminal).out
+    plain = {"NO_COLOR": "1"}
+    assert "\x1b" not in skulk("ps", node=node.url, terminals=terminal, environment=plain).out
+    assert "\x1b" in skulk("ps", "--color", "always", node=node.url).out
+
+
+def test_a_key_is_asked_for_only_at_a_terminal(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.on("GET", "/state", refusal("request.unauthenticated", status=401), a_state_document())
+    asked: list[str] = []
+
+    def getpass(prompt: str, stream: object) -> str:
+        asked.append(prompt)
+        return "skulk-key"
+
+    monkeypatch.setattr("getpass.getpass", getpass)
+    ran = skulk("ps", "-o", "name", node=node.url, terminals=frozenset({"stdin", "stderr"}))
+    assert ran.code == 0
+    assert len(asked) == 1
+    assert node.seen[-1].headers["authorization"] == "Bearer skulk-key"
+    node.on("GET", "/state", refusal("request.unauthenticated", status=401))
+    assert skulk("ps", node=node.url).code == 4
+    assert len(asked) == 1
