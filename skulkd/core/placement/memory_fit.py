@@ -7,16 +7,17 @@ Every number belongs to one node and one pool; nothing is summed over nodes or d
 `ram` (the engine computes on the CPU), `vram` (a card's own memory: the one with the most free) or
 `unified` (a GPU that takes its memory out of the RAM, under its own limit).
 
-`reserved` covers what the readings cannot show. Two cases have to be told apart without knowing
-which holds: a placement that has not loaded yet is in no reading, and weights that an engine has
-mapped from a file count as reclaimable, so that they are not missing from `available` even when the
-model serves. Therefore
+`reserved` covers what the readings cannot show. A placement that has not loaded yet is in no
+reading; one that is loading is in it by what it has loaded. Weights that an engine has mapped from
+a file count as reclaimable, so that they may not be missing from `available` even when the model
+serves; nothing tells from outside whether they are. Therefore
 
-    reserved = max(needs of placements before `ready`,
+    reserved = max(what placements have still to load,
                    available + needs of all placements - total of the pool, 0)
 
 The second term says: whatever a reading claims, the placements together never exceed the pool. What
-a loaded model shows in the reading is not subtracted a second time.
+a loaded model shows in the reading is not subtracted a second time. The limit of this: beside
+mapped weights, memory that other programs hold is not seen by the second term.
 """
 
 from collections.abc import Iterable
@@ -24,10 +25,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from protocol.cards import BackendTag, Compute, EngineName, ModelCard
-from protocol.instances import LOADING_PHASES, Instance, Phase
-from protocol.nodes import Accelerator, EngineFacts, Member, NodeFacts
-from protocol.placements import MemoryArithmetic
-from protocol.readings import NodeReading
+from protocol.ids import NodeId
+from protocol.instances import Instance
+from protocol.nodes import Accelerator, EngineFacts, NodeFacts
+from protocol.placements import MemoryArithmetic, ShardAssignment
+from protocol.readings import NodeReading, Readings
 from protocol.state import ClusterState
 
 Pool = Literal["ram", "vram", "unified"]
@@ -77,6 +79,18 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one placed share takes of a pool of its node."""
+
+    pool: Pool
+    needed_bytes: int
+    unseen_bytes: int
+    """The part that readings cannot show yet."""
+    is_settling: bool
+    """The instance is being stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
     """What one pool of one node has for a further share."""
 
@@ -110,6 +124,18 @@ def share_of(card: ModelCard, engine: EngineFacts, *, slots: int) -> Share:
     )
 
 
+def claims_by_node(state: ClusterState, readings: Readings) -> dict[NodeId, list[Claim]]:
+    """Collect what is placed, by node; instances that failed for good hold nothing."""
+    claims: dict[NodeId, list[Claim]] = {}
+    for instance in state.instances.values():
+        if instance.failure is not None and instance.failure.final:
+            continue
+        for shard in instance.plan.shards:
+            claim = _claim(instance, shard, readings)
+            claims.setdefault(shard.node_id, []).append(claim)
+    return claims
+
+
 def arithmetic(share: Share, memory: PoolMemory, context_tokens: int) -> MemoryArithmetic:
     """Write the sum out, as plans and refusals carry it."""
     return MemoryArithmetic(
@@ -125,13 +151,15 @@ def arithmetic(share: Share, memory: PoolMemory, context_tokens: int) -> MemoryA
 
 
 def pool_memory(
-    member: Member,
-    facts: NodeFacts,
-    compute: Compute,
-    state: ClusterState,
-    reading: NodeReading,
+    facts: NodeFacts, compute: Compute, reading: NodeReading, claims: Iterable[Claim]
 ) -> PoolMemory | None:
     """Look up the pool that a backend with this compute takes its memory from.
+
+    Args:
+        facts: Of the node.
+        compute: Of the backend.
+        reading: The node's last one.
+        claims: What is placed on the node.
 
     Returns:
         None while the reading lacks the figure: unknown is not zero.
@@ -140,12 +168,20 @@ def pool_memory(
     if found is None:
         return None
     pool, observed_bytes, total_bytes = found
-    loading, live, settling = _claims(state.instances.values(), member, pool)
+    unseen = live = settling = 0
+    for claim in claims:
+        if not _same_memory(claim.pool, pool):
+            continue
+        if claim.is_settling:
+            settling += claim.needed_bytes
+        else:
+            live += claim.needed_bytes
+            unseen += claim.unseen_bytes
     beyond_total = observed_bytes + live - total_bytes if total_bytes is not None else 0
     return PoolMemory(
         pool=pool,
         available_bytes=observed_bytes,
-        reserved_bytes=max(loading, beyond_total, 0),
+        reserved_bytes=max(unseen, beyond_total, 0),
         settling_bytes=settling,
         total_bytes=total_bytes,
     )
@@ -233,31 +269,27 @@ def _free(reading: NodeReading, index: int) -> int | None:
     return figures[index] if index < len(figures) else None
 
 
-def _claims(instances: Iterable[Instance], member: Member, pool: Pool) -> tuple[int, int, int]:
-    """Sum what placements on this node claim of a pool: before ready, in all, being stopped."""
-    loading = live = settling = 0
-    for instance in instances:
-        for shard in instance.plan.shards:
-            if shard.node_id != member.node_id or not _same_memory(shard.memory.pool, pool):
-                continue
-            needed = shard.memory.needed_bytes
-            phase = _phase_of(instance, shard.rank)
-            if instance.desired == "stopped":
-                settling += needed
-            elif phase != "failed":
-                live += needed
-                loading += needed if phase in LOADING_PHASES else 0
-    return loading, live, settling
+def _claim(instance: Instance, shard: ShardAssignment, readings: Readings) -> Claim:
+    needed = shard.memory.needed_bytes
+    return Claim(
+        pool=shard.memory.pool,
+        needed_bytes=needed,
+        unseen_bytes=max(0, needed - _seen_bytes(instance, shard, readings)),
+        is_settling=instance.desired == "stopped",
+    )
+
+
+def _seen_bytes(instance: Instance, shard: ShardAssignment, readings: Readings) -> int:
+    """Say how much of a share the node's reading shows: what its load has reached."""
+    phase = next((r.phase for r in instance.runners if r.rank == shard.rank), "pending")
+    if phase == "load":
+        progress = readings.progress.get((instance.instance_id, shard.rank))
+        if progress is None or progress.phase != "load" or progress.attempt != instance.attempt:
+            return 0
+        return progress.done_bytes or 0
+    # The engine says `loaded` before it is probed: by then all of it is there.
+    return shard.memory.needed_bytes if phase in {"probe", "ready"} else 0
 
 
 def _same_memory(one: Pool, other: Pool) -> bool:
     return one == other or "vram" not in {one, other}
-
-
-def _phase_of(instance: Instance, rank: int) -> Phase:
-    if instance.failure is not None and instance.failure.final:
-        return "failed"
-    for runner in instance.runners:
-        if runner.rank == rank:
-            return runner.phase
-    return "pending"

@@ -13,7 +13,7 @@ further shapes add planners and change no consumer.
 
 import hashlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,9 +41,11 @@ from skulkd.core.placement.context import (
 )
 from skulkd.core.placement.explain import size_text
 from skulkd.core.placement.memory_fit import (
+    Claim,
     PoolMemory,
     Share,
     arithmetic,
+    claims_by_node,
     compute_of,
     pool_memory,
     share_of,
@@ -86,6 +88,7 @@ class _Candidate:
     member: Member
     facts: NodeFacts
     reading: NodeReading
+    claims: tuple[Claim, ...]
 
 
 _Verdict = Plan | Refusal | Missing
@@ -192,8 +195,9 @@ def _plan(question: Question) -> PlacementOutcome:
         if node_id not in question.state.members
     ]
     missing: list[str] = []
+    claims = claims_by_node(question.state, question.readings)
     for member in question.state.members.values():
-        verdict = _judge(question, member)
+        verdict = _judge(question, member, claims)
         if isinstance(verdict, Plan):
             ranked.append((_rank(question, verdict), verdict))
         elif isinstance(verdict, Missing):
@@ -224,7 +228,9 @@ def _refuse_shape(request: PlacementRequest) -> Refusal | None:
     return None
 
 
-def _judge(question: Question, member: Member) -> _Verdict:
+def _judge(
+    question: Question, member: Member, claims: Mapping[NodeId, Sequence[Claim]]
+) -> _Verdict:
     """Find the best plan on one node, or why there is none."""
     request = question.request
     if member.role == "management":
@@ -241,7 +247,12 @@ def _judge(question: Question, member: Member) -> _Verdict:
     reading = question.readings.nodes.get(member.node_id)
     if reading is None or _is_stale(question, reading):
         return _missing(member, "memory")
-    candidate = _Candidate(member=member, facts=member.facts, reading=reading)
+    candidate = _Candidate(
+        member=member,
+        facts=member.facts,
+        reading=reading,
+        claims=tuple(claims.get(member.node_id, ())),
+    )
     files = _judge_files(question, candidate)
     if files is not None:
         return files
@@ -277,13 +288,7 @@ def _judge_backend(question: Question, candidate: _Candidate, tag: BackendTag) -
     if question.pinned is not None:
         slots = question.pinned.slots
     share = share_of(question.card, engine, slots=slots)
-    memory = pool_memory(
-        candidate.member,
-        candidate.facts,
-        compute_of(tag),
-        question.state,
-        candidate.reading,
-    )
+    memory = pool_memory(candidate.facts, compute_of(tag), candidate.reading, candidate.claims)
     if memory is None:
         return _missing(candidate.member, "memory")
     window = _window(question, candidate, share, memory)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from protocol.cards import (
@@ -12,7 +14,7 @@ from protocol.cards import (
 )
 from protocol.ids import NodeId
 from protocol.placements import PlacementOutcome, PlacementRequest, Plan, Refusal
-from protocol.readings import Readings
+from protocol.readings import PhaseProgress, Readings
 from protocol.state import ClusterState
 from skulkd.core.placement.planner import plan, replan
 from tests.support.builders import (
@@ -21,6 +23,7 @@ from tests.support.builders import (
     MODEL,
     a_card,
     a_digest,
+    a_failure,
     a_member,
     a_node_id,
     a_reading,
@@ -226,6 +229,27 @@ def test_a_loading_placement_reserves_what_readings_cannot_show() -> None:
     assert memory.reserved_bytes == needed
 
 
+def test_what_a_load_has_reached_is_in_the_reading_and_not_reserved_any_more() -> None:
+    loading = an_instance(5, card=a_scripted_card(model_id="test/other"), phase="load")
+    needed = loading.plan.shards[0].memory.needed_bytes
+    progress = PhaseProgress(
+        instance_id=loading.instance_id,
+        node_id=a_node_id(),
+        rank=0,
+        attempt=1,
+        phase="load",
+        since_s=0.0,
+        at_s=0.0,
+        done_bytes=needed // 2,
+    )
+    for attempt, reserved in ((1, needed - needed // 2), (2, needed)):
+        readings = some_readings()
+        readings.progress[loading.instance_id, 0] = replace(progress, attempt=attempt)
+        state = a_state(instances=[loading])
+        memory = a_plan_of(outcome_of(a_card(), state, readings)).shards[0].memory
+        assert memory.reserved_bytes == reserved
+
+
 def test_a_ready_placement_is_not_subtracted_twice() -> None:
     ready = an_instance(5, card=a_scripted_card(model_id="test/other"), phase="ready")
     memory = a_plan_of(outcome_of(a_card(), a_state(instances=[ready]))).shards[0].memory
@@ -243,7 +267,9 @@ def test_mapped_weights_that_stay_reclaimable_still_count_against_the_pool() -> 
 def test_a_failed_placement_reserves_nothing_and_other_nodes_placements_do_not_count() -> None:
     other = a_scripted_card(model_id="test/other")
     elsewhere = an_instance(5, card=other, phase="load", node=2)
-    memory = a_plan_of(outcome_of(a_card(), a_state(instances=[elsewhere]))).shards[0].memory
+    failed = an_instance(6, card=other, phase="load", failure=a_failure(6))
+    state = a_state(instances=[elsewhere, failed])
+    memory = a_plan_of(outcome_of(a_card(), state)).shards[0].memory
     assert memory.reserved_bytes == 0
 
 
