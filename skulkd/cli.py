@@ -85,8 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         loaded = load_settings(
             home=home, file_text=_settings_text(home), environment=os.environ, flags=flags
         )
-        from skulkd.node import run_node
+        from skulkd.daemon import run_daemon
 
-        sys.exit(run_node(loaded))
+        sys.exit(run_daemon(loaded))
     except SkulkError as error:
         _fail(error)

@@ -45,8 +45,6 @@ class Settings(FrozenModel):
     """Whether this node fetches model files."""
     offline: bool = False
     """No call leaves the cluster."""
-    context_tokens: Annotated[int, Field(ge=256, le=1 << 20)] = 32768
-    """Window of an instance when nobody asks for one and the model allows it."""
     max_output_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
     """Output budget of a request that names none."""
     max_concurrent_requests: Annotated[int, Field(ge=1, le=100_000)] = 1024
@@ -74,7 +72,7 @@ class LoadedSettings:
 
 ORIGINAL_KEYS: Final[dict[str, str]] = {
     "model_store": "every node holds artifacts and serves them to the others; see models_dir",
-    "inference": "see context_tokens; the cache backend is chosen per placement",
+    "inference": "context and cache are chosen per placement; see `skulk place --context`",
     "logging": "logs are JSON lines in <home>/logs",
     "tracing": "traces are kept by the flight recorder",
     "connectivity": "peers are found by mDNS or named when joining",

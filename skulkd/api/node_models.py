@@ -31,16 +31,16 @@ MAX_FOUND: Final = 500
 class Downloads(Protocol):
     """The worker's transfers, shared with placements."""
 
-    def start(self, card: ModelCard) -> None:
-        """Begin a transfer, or join the one under way; its outcome is reported to the master."""
+    def pull(self, card: ModelCard) -> bool:
+        """Begin a transfer that no placement asked for; False when that is under way already."""
         ...
 
-    def cancel(self, model_id: ModelId) -> bool:
-        """End a transfer and keep what it fetched; False when none is under way."""
+    async def cancel_pull(self, model_id: ModelId) -> bool:
+        """End such a transfer and keep what it fetched; False when there is none."""
         ...
 
-    def is_running(self, model_id: ModelId) -> bool:
-        """Say whether a transfer is under way."""
+    def pulled(self) -> tuple[ModelId, ...]:
+        """List the models that are being pulled."""
         ...
 
 
@@ -109,7 +109,7 @@ class NodeModels:
         """
         card = await self._card(model_id)
         if await run_blocking(self._store.locate, card) is None:
-            self._downloads.start(card)
+            self._downloads.pull(card)
         return await self.download_status(model_id)
 
     async def download_status(self, model_id: ModelId) -> TransferStatus:
@@ -119,8 +119,8 @@ class NodeModels:
             StoreError: `store.not_found` for a model that no card names.
         """
         card = await self._card(model_id)
-        if self._downloads.is_running(model_id):
-            reading = self._readings.readings.transfers.get((self._node_id, model_id))
+        reading = self._readings.readings.transfers.get((self._node_id, model_id))
+        if reading is not None or model_id in self._downloads.pulled():
             return self._running(model_id, reading)
         artifact = await run_blocking(self._store.locate, card)
         if artifact is not None:
@@ -144,7 +144,7 @@ class NodeModels:
 
     async def cancel_download(self, model_id: ModelId) -> TransferStatus:
         """End a transfer and keep what it fetched; a model without one is left as it is."""
-        self._downloads.cancel(model_id)
+        await self._downloads.cancel_pull(model_id)
         return await self.download_status(model_id)
 
     async def remove(self, model_id: ModelId) -> int:

@@ -1,0 +1,116 @@
+"""One process around one node: home, logs, event loop and signals.
+
+SIGTERM and SIGINT stop the node within ten seconds; a second one ends the process at once, and its
+engines with it (the kernel tells them that their parent is gone). SIGUSR1 writes the stacks of all
+tasks and threads into the log; those of the threads also when the loop is stuck.
+"""
+
+import asyncio
+import faulthandler
+import gc
+import logging
+import os
+import resource
+import secrets
+import signal
+import sys
+from typing import Final, final
+
+from protocol.errors import SkulkError
+from skulkd.cluster.curve_keys import make_key_pair
+from skulkd.config import LoadedSettings
+from skulkd.node import Node
+from skulkd.runtime import identity
+from skulkd.runtime.disk import RealDisk
+from skulkd.runtime.home import Home, open_home, read_mounts
+from skulkd.runtime.logs import Logs
+from skulkd.runtime.tasks import dump_story
+
+_log = logging.getLogger(__name__)
+
+EXIT_FORCED: Final = 128 + signal.SIGTERM
+MAX_DESCRIPTORS: Final = 65_535
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def run_daemon(loaded: LoadedSettings) -> int:
+    """Run a node until it is asked to stop or dies; returns the exit code.
+
+    Raises:
+        SkulkError: It could not start.
+    """
+    disk = RealDisk()
+    home = open_home(disk, loaded.home, pid=os.getpid(), mounts=read_mounts())
+    logs = Logs(directory=home.logs, level=_LEVELS[loaded.settings.log_level])
+    try:
+        for warning in loaded.warnings:
+            _log.warning("%s", warning)
+        _raise_descriptor_limit()
+        who = identity.load_or_create(
+            disk, home.identity_file, make_keys=make_key_pair, entropy=secrets.token_bytes
+        )
+        return _run_loop(loaded, home, who)
+    except SkulkError as error:
+        # Also into the log: whoever looks for the cause later has no terminal to scroll back.
+        _log.error("%s", error.message, extra={"code": error.code, "remedy": error.remediation})
+        raise
+    finally:
+        logs.close()
+        home.close()
+
+
+def _run_loop(loaded: LoadedSettings, home: Home, who: identity.Identity) -> int:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(loaded, home, who))
+
+
+async def _run(loaded: LoadedSettings, home: Home, who: identity.Identity) -> int:
+    node = Node(loaded, home, who)
+    signals = _Signals(node)
+    signals.install()
+    # What start-up made lives as long as the process: no collection needs to look at it again.
+    gc.freeze()
+    return await node.run()
+
+
+@final
+class _Signals:
+    """What a signal does to a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._is_stopping = False
+
+    def install(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop, "SIGTERM")
+        loop.add_signal_handler(signal.SIGINT, self._stop, "SIGINT")
+        loop.add_signal_handler(signal.SIGUSR1, self._dump)
+        # Behind asyncio's handler, and in C: it speaks while the loop is stuck in a call.
+        faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=True)
+
+    def _stop(self, name: str) -> None:
+        if self._is_stopping:
+            _log.warning("second signal (%s): ending at once", name)
+            logging.shutdown()
+            os._exit(EXIT_FORCED)
+        self._is_stopping = True
+        _log.info("%s: stopping; a second one ends the process at once", name)
+        self._node.ask_stop()
+
+    def _dump(self) -> None:
+        _log.warning("stacks, as SIGUSR1 asked:\n%s", dump_story())
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
