@@ -3,10 +3,10 @@
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgpack
+from typing import cast
 
 from protocol.clock import Clock
+from protocol.codec import decode_trusted_values, encode_values
 from protocol.ids import ClusterId, cluster_id_of
 from skulkd.eventlog.journal import Journal, JournalLimits, StateImage
 from skulkd.eventlog.journal_recovery import Recovered
@@ -47,12 +47,12 @@ class Log:
             term=1 + self.seq // 50,
             seq=self.seq,
             at_ms=1000 + self.seq,
-            pack=lambda: msgpack.packb(events),  # pyright: ignore  the library has no types
+            pack=lambda: encode_values(events),
         )
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
         assert self.events == []
-        self.events = list(msgpack.unpackb(snapshot.state))  # pyright: ignore  see above
+        self.events = list(cast("tuple[bytes, ...]", decode_trusted_values(snapshot.state)))
         assert self.seq == snapshot.seq
 
     def on_record(self, record: JournalRecord) -> None:
