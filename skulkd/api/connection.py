@@ -107,6 +107,7 @@ class GuardedHttp(HttpToolsProtocol):
                 "request.overloaded",
                 f"{self._limits.max_connections} connections are open, no more are taken",
                 retry_after_s=1,
+                is_lingering=False,  # a descriptor each is what there are too few of
             )
             return
         self._arm(self._limits.header_s)
@@ -203,7 +204,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._timer = None
         if self.transport.is_closing():
             return
-        if self._stage == "body" and self.cycle.response_started:
+        if self._is_refused or (self._stage == "body" and self.cycle.response_started):
             self.transport.close()
             return
         owed = "body" if self._stage == "body" else "headers"
@@ -215,7 +216,13 @@ class GuardedHttp(HttpToolsProtocol):
         self._refuse(431, "request.too_large", f"the headers are larger than {limit} bytes")
 
     def _refuse(
-        self, status: int, code: ErrorCode, message: str, *, retry_after_s: int | None = None
+        self,
+        status: int,
+        code: ErrorCode,
+        message: str,
+        *,
+        retry_after_s: int | None = None,
+        is_lingering: bool = True,
     ) -> None:
         self._is_refused = True
         self._disarm()
@@ -225,4 +232,9 @@ class GuardedHttp(HttpToolsProtocol):
         head += [b"%b: %b\r\n" % header for header in reply.headers]
         head.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(reply.body))
         self.transport.write(b"".join(head) + reply.body)
-        self.transport.close()
+        if is_lingering and self.transport.can_write_eof():
+            # Closing over unread bytes would reset the connection and lose the answer with it.
+            self.transport.write_eof()
+            self._arm(self._limits.linger_s)
+        else:
+            self.transport.close()

@@ -193,7 +193,9 @@ class ApiServer:
 
     async def _bind(self, host: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # The protocol is named because asyncio sets TCP_NODELAY only on sockets that say TCP;
+        # without it, head and body of each answer are 40 ms apart.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:

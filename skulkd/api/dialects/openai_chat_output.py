@@ -183,9 +183,15 @@ def _logprob(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
 
 
+_LINE_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+"""Line breaks to Unicode, not to SSE: clients that use `str.splitlines` cut an event there."""
+
+
 def _escaped(text: str) -> bytes:
+    if text.isascii():
+        return encode_basestring(text).encode()
     # A lone surrogate cannot be sent; an engine that makes one loses that character.
-    return encode_basestring(text).encode("utf-8", "replace")
+    return encode_basestring(text).translate(_LINE_BREAKS).encode("utf-8", "replace")
 
 
 def _tool_call_delta(delta: ToolCallDelta) -> dict[str, Any]:

@@ -1,0 +1,434 @@
+"""The rest of the daemon, as the API sees it: in memory, scripted, remembering what was asked."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from protocol.cards import ModelCard, PlacementSection, ScriptedSection, StorageSize, card_digest
+from protocol.clock import Clock
+from protocol.commands import Command, CommandReply
+from protocol.control_api import (
+    FoundModelView,
+    FoundSource,
+    StorageDocument,
+    StoredModelView,
+    TransferStatus,
+)
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, Usage
+from protocol.errors import ErrorBody, SkulkError, StoreError
+from protocol.events import Event, SequencedEvent
+from protocol.ids import (
+    ClusterId,
+    CommandId,
+    Digest,
+    InstanceId,
+    ModelId,
+    NodeId,
+    command_id_of,
+)
+from protocol.instances import Instance, InstanceFailure, Phase, RunnerStatus
+from protocol.nodes import Member, NodeHealth
+from protocol.placements import (
+    MemoryArithmetic,
+    PlacementOutcome,
+    PlacementRequest,
+    Plan,
+    ShardAssignment,
+)
+from protocol.readings import Readings
+from protocol.state import ClusterState
+from protocol.tasks import ChatTask
+from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.ports import CatalogModel
+from skulkd.api.sse import StreamLimits
+from skulkd.runtime.clock import SystemClock
+from skulkd.runtime.tasks import Tasks
+
+NODE: Final = NodeId("naaaaaaaaaaaaaaaa")
+CLUSTER: Final = ClusterId("kaaaaaaaaaaaaaaaa")
+MODEL: Final = ModelId("test/scripted")
+USAGE: Final = Usage(prompt_tokens=7, completion_tokens=3)
+
+
+@final
+@dataclass(frozen=True)
+class Pause:
+    """Seconds of silence in a script."""
+
+    seconds: float
+
+
+ScriptItem = Frame | Pause | asyncio.Event
+"""A frame to give, a pause, or an event to wait for."""
+
+
+def make_card(model_id: str = MODEL, **changes: object) -> ModelCard:
+    """Make the card of a scripted text model."""
+    card = ModelCard(
+        model_id=ModelId(model_id),
+        n_layers=2,
+        hidden_size=8,
+        supports_tensor=False,
+        tasks=("TextGeneration",),
+        storage_size=StorageSize(in_bytes=1000),
+        context_length=4096,
+        placement=PlacementSection(compatible_backends=("scripted",)),
+        scripted=ScriptedSection(),
+    )
+    return card.model_copy(update=changes)
+
+
+def make_plan(card: ModelCard, *, context_tokens: int = 512, plan: str = "1") -> Plan:
+    """Make a plan for one node."""
+    memory = MemoryArithmetic(
+        weights_bytes=1000,
+        kv_cache_bytes=200,
+        overhead_bytes=30,
+        reserved_bytes=0,
+        available_bytes=5000,
+        pool="ram",
+        kv_bytes_per_token=1,
+        context_tokens=context_tokens,
+    )
+    shard = ShardAssignment(rank=0, node_id=NODE, layer_start=0, layer_end=2, memory=memory)
+    return Plan(
+        plan_id=Digest(plan * 64),
+        model_id=card.model_id,
+        card_digest=card_digest(card),
+        shape="single",
+        engine="scripted",
+        backend="scripted",
+        context_tokens=context_tokens,
+        slots=1,
+        shards=(shard,),
+    )
+
+
+def make_instance(
+    phase: Phase = "ready",
+    *,
+    card: ModelCard | None = None,
+    number: int = 1,
+    context_tokens: int = 512,
+) -> Instance:
+    """Make an instance whose only runner is in a phase; `failed` comes with its story."""
+    card = card or make_card()
+    instance_id = InstanceId(command_id_of(NODE, bytes([number]) * 13))
+    runner = RunnerStatus(rank=0, node_id=NODE, attempt=1, phase=phase, since_ms=1)
+    failure = None
+    if phase == "failed":
+        failure = InstanceFailure(
+            instance_id=instance_id,
+            model_id=card.model_id,
+            node_id=NODE,
+            attempt=1,
+            phase="load",
+            error=ErrorBody(code="runner.exited", message="exit status 3", remediation="read it"),
+            exit_code=3,
+            log_tail=("boom",),
+            at_ms=1,
+            final=True,
+        )
+    return Instance(
+        instance_id=instance_id,
+        model_id=card.model_id,
+        plan=make_plan(card, context_tokens=context_tokens),
+        card=card,
+        runners=(runner,),
+        failure=failure,
+        placed_at_ms=1,
+    )
+
+
+def make_state(*instances: Instance, **changes: object) -> ClusterState:
+    """Make the state of a cluster of one."""
+    state = ClusterState(
+        cluster_id=CLUSTER,
+        term=1,
+        seq=5,
+        master=NODE,
+        members={NODE: Member(node_id=NODE, name="alpha", public_key="pk")},
+        instances={item.instance_id: item for item in instances},
+    )
+    return state.model_copy(update=changes)
+
+
+@final
+class FakeGateway:
+    """Accepts commands, or refuses them as told."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Command] = []
+        self.refusal: SkulkError | None = None
+        self.held: asyncio.Event | None = None
+        """Waited for before a command is answered."""
+        self._n_minted = 0
+
+    def mint_command_id(self) -> CommandId:
+        self._n_minted += 1
+        return command_id_of(NODE, self._n_minted.to_bytes(4, "big") + bytes(9))
+
+    async def submit(self, command: Command) -> CommandReply:
+        self.submitted.append(command)
+        if self.held is not None:
+            await self.held.wait()
+        if self.refusal is not None:
+            raise self.refusal
+        return CommandReply(command_id=command.command_id, term=1, seq=6, durable="local")
+
+
+@final
+class FakeState:
+    """A replica that a test sets."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.state = state
+        self.events: list[SequencedEvent] = []
+        self.subscribers: list[Callable[[SequencedEvent, ClusterState], None]] = []
+
+    def subscribe(
+        self, on_event: Callable[[SequencedEvent, ClusterState], None]
+    ) -> Callable[[], None]:
+        self.subscribers.append(on_event)
+        return lambda: self.subscribers.remove(on_event)
+
+    def recent(self, after_seq: int, limit: int) -> tuple[SequencedEvent, ...]:
+        return tuple(item for item in self.events if item.seq > after_seq)[:limit]
+
+    def commit(self, event: Event) -> None:
+        """Append an event and tell the subscribers; the state itself stays as set."""
+        item = SequencedEvent(
+            term=1, seq=len(self.events) + 1, at_ms=9, command_id=None, event=event
+        )
+        self.events.append(item)
+        for on_event in list(self.subscribers):
+            on_event(item, self.state)
+
+
+@final
+class FakePlacements:
+    """Answers every preview with the outcome a test set."""
+
+    def __init__(self) -> None:
+        self.outcome = PlacementOutcome()
+        self.asked: list[PlacementRequest] = []
+        self.held: asyncio.Event | None = None
+
+    async def preview(self, request: PlacementRequest, *, wait_s: float) -> PlacementOutcome:
+        self.asked.append(request)
+        if self.held is not None:
+            await self.held.wait()
+        return self.outcome
+
+
+@final
+class FakeInference:
+    """Gives the frames of a script, per instance or for all."""
+
+    def __init__(self) -> None:
+        self.script: Sequence[ScriptItem] = plain_answer("Hello", " world")
+        self.scripts: dict[InstanceId, Sequence[ScriptItem]] = {}
+        self.tasks: list[ChatTask] = []
+        self.served: list[InstanceId] = []
+        self.running: dict[CommandId, asyncio.Event] = {}
+        self.n_closed_early = 0
+        self.cancelled: list[CommandId] = []
+
+    async def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncIterator[Frame]:
+        self.tasks.append(task)
+        self.served.append(instance_id)
+        cancelled = self.running[task.command_id] = asyncio.Event()
+        is_over = False
+        try:
+            for item in self.scripts.get(instance_id, self.script):
+                if isinstance(item, Pause | asyncio.Event):
+                    if await _wait(item, cancelled):
+                        is_over = True
+                        yield Failed(ErrorBody(code="request.cancelled", message="cancelled"))
+                        return
+                    continue
+                is_over = isinstance(item, Finished | Failed)
+                yield item
+        finally:
+            del self.running[task.command_id]
+            if not is_over:
+                self.n_closed_early += 1
+
+    def cancel(self, command_id: CommandId) -> bool:
+        cancelled = self.running.get(command_id)
+        if cancelled is None:
+            return False
+        self.cancelled.append(command_id)
+        cancelled.set()
+        return True
+
+
+async def _wait(item: Pause | asyncio.Event, cancelled: asyncio.Event) -> bool:
+    """Wait for the item or the cancellation; says whether it was the latter."""
+    waiting: asyncio.Future[bool] = asyncio.ensure_future(
+        asyncio.sleep(item.seconds, True) if isinstance(item, Pause) else item.wait()
+    )
+    cancelling = asyncio.ensure_future(cancelled.wait())
+    try:
+        await asyncio.wait({waiting, cancelling}, return_when=asyncio.FIRST_COMPLETED)
+        return cancelled.is_set()
+    finally:
+        waiting.cancel()
+        cancelling.cancel()
+
+
+def plain_answer(*texts: str, reason: str = "stop") -> list[ScriptItem]:
+    """Script an answer that says these pieces."""
+    finish = "length" if reason == "length" else "stop"
+    return [Started(7), *(Chunk(text) for text in texts), Finished(finish, USAGE)]
+
+
+@final
+class FakeModels:
+    """A catalogue and a disk in memory."""
+
+    def __init__(self, *cards: ModelCard) -> None:
+        self.items = [CatalogModel(card=card, origin="bundled", installed=True) for card in cards]
+        self.imported: list[tuple[str, ModelId | None]] = []
+        self.removed: list[ModelId] = []
+        self.transfers: dict[ModelId, TransferStatus] = {}
+
+    async def catalog(self) -> tuple[CatalogModel, ...]:
+        return tuple(self.items)
+
+    async def import_file(self, path: str, model_id: ModelId | None) -> ModelCard:
+        self.imported.append((path, model_id))
+        if not path.endswith(".gguf"):
+            raise StoreError("store.gguf_invalid", f"{path} is not a GGUF file")
+        card = make_card(model_id or "local/imported")
+        self.items.append(CatalogModel(card=card, origin="custom", installed=True))
+        return card
+
+    async def remove_card(self, model_id: ModelId) -> bool:
+        kept = [item for item in self.items if item.card.model_id != model_id]
+        has_removed = len(kept) < len(self.items)
+        self.items = kept
+        return has_removed
+
+    async def found(self, sources: tuple[FoundSource, ...]) -> tuple[FoundModelView, ...]:
+        return tuple(
+            FoundModelView(source=source, name="m", path=f"/{source}/m.gguf", size_bytes=9)
+            for source in sources
+        )
+
+    def _known(self, model_id: ModelId) -> None:
+        if all(item.card.model_id != model_id for item in self.items):
+            raise StoreError("store.not_found", f"no card names {model_id}")
+
+    async def start_download(self, model_id: ModelId) -> TransferStatus:
+        self._known(model_id)
+        status = TransferStatus(model_id=model_id, node_id=NODE, state="running", phase="download")
+        self.transfers[model_id] = status
+        return status
+
+    async def download_status(self, model_id: ModelId) -> TransferStatus:
+        self._known(model_id)
+        absent = TransferStatus(model_id=model_id, node_id=NODE, state="absent")
+        return self.transfers.get(model_id, absent)
+
+    async def cancel_download(self, model_id: ModelId) -> TransferStatus:
+        status = await self.download_status(model_id)
+        if status.state == "running":
+            status = status.model_copy(update={"state": "cancelled"})
+            self.transfers[model_id] = status
+        return status
+
+    async def remove(self, model_id: ModelId) -> int:
+        self._known(model_id)
+        self.removed.append(model_id)
+        return 1000
+
+    async def storage(self) -> StorageDocument:
+        items = tuple(
+            StoredModelView(model_id=item.card.model_id, size_bytes=1000, in_use=False)
+            for item in self.items
+        )
+        return StorageDocument(node_id=NODE, models_dir="/models", items=items)
+
+
+@final
+class FakeHealth:
+    """Health as a test sets it."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[NodeId, NodeHealth] = {NODE: NodeHealth(level="ok")}
+
+    def node_health(self) -> Mapping[NodeId, NodeHealth]:
+        return self.nodes
+
+
+@final
+@dataclass
+class FakeReadings:
+    """Readings as a test sets them."""
+
+    readings: Readings = field(default_factory=Readings)
+
+
+@final
+class FakeListeners:
+    """Remembers what was opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[str, bool]] = []
+
+    async def open_api(self, host: str, *, persist: bool) -> tuple[str, ...]:
+        self.opened.append((host, persist))
+        return self.urls()
+
+    async def close_api(self) -> tuple[str, ...]:
+        self.opened.clear()
+        return self.urls()
+
+    def urls(self) -> tuple[str, ...]:
+        return ("http://127.0.0.1:1", *(f"http://{host}:1" for host, _ in self.opened))
+
+
+@final
+class FakeDaemon:
+    """All ports together, with one ready instance of one model."""
+
+    def __init__(self, *instances: Instance) -> None:
+        self.clock: Clock = SystemClock()
+        self.deaths: list[str] = []
+        self.gateway = FakeGateway()
+        self.state = FakeState(make_state(*(instances or (make_instance(),))))
+        self.readings = FakeReadings()
+        self.health = FakeHealth()
+        self.placements = FakePlacements()
+        self.inference = FakeInference()
+        self.models = FakeModels(make_card())
+        self.listeners = FakeListeners()
+        self.allowed_hosts: tuple[str, ...] = ()
+        self.max_concurrent_requests = 64
+        self.stream_limits = StreamLimits()
+
+    def dependencies(self, tasks: Tasks) -> ApiDependencies:
+        """Plug everything in."""
+        return ApiDependencies(
+            face=NodeFace(
+                node_id=NODE, name="alpha", hostname="alpha.lan", boot_id="boot1", version="0.1.0"
+            ),
+            clock=self.clock,
+            tasks=tasks,
+            gateway=self.gateway,
+            state=self.state,
+            readings=self.readings,
+            health=self.health,
+            placements=self.placements,
+            inference=self.inference,
+            models=self.models,
+            listeners=self.listeners,
+            random=random.Random(7),  # ruff: ignore[suspicious-non-cryptographic-random-usage] - seeded
+            allowed_hosts=self.allowed_hosts,
+            max_concurrent_requests=self.max_concurrent_requests,
+            facts_wait_s=0.05,
+            stream_limits=self.stream_limits,
+        )
