@@ -73,7 +73,7 @@ def _capability_reasons(member: Member) -> list[HealthReason]:
                 "node.facts_missing",
                 "warning",
                 "the first probe of engines and devices has not ended",
-                "Wait some seconds; if it lasts, read the node's log (`skulkd` with --verbose).",
+                "Wait some seconds; if it lasts, read the node's log, with `--log-level debug`.",
             )
         ]
     reasons = [

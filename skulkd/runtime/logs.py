@@ -18,6 +18,9 @@ MAX_FILE_BYTES: Final = 8 << 20
 N_FILES: Final = 4
 """The current file and its predecessors `.1` to `.3`: 32 MiB in all."""
 
+CHATTY_LIBRARIES: Final = ("httpx", "httpcore")
+"""Heard from `warning` on: at `info` they name every URL they fetch."""
+
 command_id: ContextVar[str | None] = ContextVar("command_id", default=None)
 """The causal chain that the running task works for; stamped on its log lines."""
 
@@ -148,6 +151,8 @@ class Logs:
         root = logging.getLogger()
         self._previous_level = root.level
         root.setLevel(level)
+        for chatty in CHATTY_LIBRARIES:
+            logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
         for handler in self._handlers:
             root.addHandler(handler)
 
