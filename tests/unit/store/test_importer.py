@@ -1,0 +1,138 @@
+"""Cards for files in place, and split sets: case B20."""
+
+from pathlib import Path
+
+import pytest
+
+from protocol.cards import LocalSource
+from protocol.errors import StoreError
+from protocol.ids import ModelId
+from store.cards import parse_card, to_toml
+from store.importer import card_from_gguf, model_id_of
+from tests.support.gguf_builder import GgufBuilder, write_split_set
+
+
+def test_a_card_references_the_file_where_it_lies(tmp_path: Path) -> None:
+    path = GgufBuilder().write(tmp_path / "My Model (v2).Q4_1.gguf")
+    before = path.stat()
+    card = card_from_gguf(path)
+    assert card.model_id == "My-Model-v2-.Q4_1"
+    assert card.source == LocalSource(
+        path=str(path), size_bytes=before.st_size, modified_ns=before.st_mtime_ns
+    )
+    assert (card.n_layers, card.hidden_size, card.num_key_value_heads) == (2, 64, 2)
+    assert card.storage_size.in_bytes == before.st_size
+    assert card.placement.compatible_backends == ("llama_server", "llama_cpp")
+    assert path.stat() == before
+
+
+def test_an_imported_card_survives_its_file(tmp_path: Path) -> None:
+    card = card_from_gguf(GgufBuilder().write(tmp_path / "a b.gguf"), ModelId("org/x:Q4"))
+    assert parse_card(to_toml(card).encode(), origin="x") == card
+    assert card.model_id == "org/x:Q4"
+
+
+def test_a_model_that_pools_is_for_embeddings(tmp_path: Path) -> None:
+    path = GgufBuilder(metadata={"llama.pooling_type": 3}).write(tmp_path / "e.gguf")
+    card = card_from_gguf(path)
+    assert (card.tasks, card.capabilities) == (("TextEmbedding",), ("embedding",))
+
+
+def test_a_link_is_followed_and_kept_by_its_name(tmp_path: Path) -> None:
+    blob = GgufBuilder().write(tmp_path / "blobs" / "abc")
+    link = tmp_path / "model.gguf"
+    link.symlink_to(blob)
+    source = card_from_gguf(link).source
+    assert isinstance(source, LocalSource)
+    assert source.path == str(link)
+
+
+def test_a_file_that_is_no_model_makes_no_card(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_text("not a model")
+    with pytest.raises(StoreError) as refused:
+        card_from_gguf(tmp_path / "x.gguf")
+    assert refused.value.code == "store.gguf_invalid"
+    adapter = GgufBuilder(metadata={"general.type": "adapter"}).write(tmp_path / "lora.gguf")
+    with pytest.raises(StoreError, match="adapter"):
+        card_from_gguf(adapter)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_b20_any_part_stands_for_the_set_and_the_card_names_part_1(
+    tmp_path: Path, part: int
+) -> None:
+    paths = write_split_set(tmp_path, "big-Q4_K_M", 3)
+    card = card_from_gguf(paths[part])
+    assert card.model_id == "big-Q4_K_M"
+    assert card.gguf_file == paths[0].name
+    assert isinstance(card.source, LocalSource)
+    assert card.source.path == str(paths[0])
+    assert [part.path for part in card.source.further_parts] == [str(p) for p in paths[1:]]
+    assert card.storage_size.in_bytes == sum(path.stat().st_size for path in paths)
+
+
+def test_b20_another_quant_in_the_folder_is_no_part(tmp_path: Path) -> None:
+    paths = write_split_set(tmp_path, "big-Q4_K_M", 2)
+    write_split_set(tmp_path, "big-Q8_0", 2)
+    source = card_from_gguf(paths[0]).source
+    assert isinstance(source, LocalSource)
+    assert [part.path for part in source.further_parts] == [str(paths[1])]
+
+
+def test_b20_a_set_of_one_is_whole(tmp_path: Path) -> None:
+    (path,) = write_split_set(tmp_path, "small", 1)
+    card = card_from_gguf(path)
+    assert card.model_id == "small"
+    assert isinstance(card.source, LocalSource)
+    assert card.source.further_parts == ()
+
+
+def test_b20_a_missing_part_is_named(tmp_path: Path) -> None:
+    paths = write_split_set(tmp_path, "big", 3)
+    paths[1].unlink()
+    with pytest.raises(StoreError, match="part 2 of 3") as refused:
+        card_from_gguf(paths[2])
+    assert refused.value.code == "store.incomplete"
+    assert paths[1].name in refused.value.message
+
+
+def test_b20_a_part_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    paths = write_split_set(tmp_path, "big", 3)
+    paths[1].write_bytes(paths[1].read_bytes()[:-100])
+    with pytest.raises(StoreError, match="part 2") as refused:
+        card_from_gguf(paths[0])
+    assert refused.value.code == "store.incomplete"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x-00004-of-00003.gguf", "x-00000-of-00003.gguf", "x-00001-of-99999.gguf"],
+)
+def test_b20_a_part_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StoreError, match="cannot be") as refused:
+        card_from_gguf(GgufBuilder().write(tmp_path / name))
+    assert refused.value.code == "store.incomplete"
+
+
+def test_b20_parts_whose_headers_and_names_disagree_are_refused(tmp_path: Path) -> None:
+    paths = write_split_set(tmp_path, "big", 2)
+    paths[1].write_bytes(paths[0].read_bytes())
+    with pytest.raises(StoreError, match="its header says part 1, its name says 2"):
+        card_from_gguf(paths[0])
+    paths[0].rename(tmp_path / "renamed.gguf")
+    with pytest.raises(StoreError, match="part 1 of 2"):
+        card_from_gguf(tmp_path / "renamed.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "model_id"),
+    [
+        ("...gguf", "model"),
+        ("-x.gguf", "x"),
+        ("ünïcödé.gguf", "n-c-d"),
+        ("x" * 300 + ".gguf", "x" * 96),
+        ("a;rm -rf.gguf", "a-rm--rf"),
+    ],
+)
+def test_f27_any_file_name_gives_an_id_within_the_grammar(name: str, model_id: str) -> None:
+    assert model_id_of(name) == model_id
