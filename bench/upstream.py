@@ -176,7 +176,7 @@ async def _measure(*, n_rounds: int) -> list[dict[str, Any]]:
             ("streamed frame, unpaced, c=1", burst, True, N_REQUESTS // 4, 1, n_rounds),
             ("streamed frame, 32 x 50/s", paced, True, N_STREAMS, N_STREAMS, min(3, n_rounds)),
         ):
-            ours = UpstreamClient(Endpoint(socket_path=socket_path))
+            ours = UpstreamClient(Endpoint(socket_path=socket_path), can_answer_whole=True)
             raw = RawSocket(socket_path)
             transport = httpx.AsyncHTTPTransport(uds=str(socket_path))
             body = _STREAM_BODY if is_stream else _WHOLE_BODY
