@@ -5,6 +5,7 @@ A bad file is a finding that names it, never a reason not to know the other card
 
 import hashlib
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -44,35 +45,41 @@ class CardFinding:
 _Signature = tuple[tuple[str, int, int], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    """What the files said when they had this signature."""
+
+    signature: _Signature
+    entries: Mapping[ModelId, CatalogEntry]
+    findings: tuple[CardFinding, ...]
+
+
 @final
 class Catalog:
     """The cards of one node.
 
     Reading is cheap: files are parsed again only when a name, size or time of change differs.
-    All methods block for as long as the disk takes; none waits for the network.
+    Threads may share it. All methods block for as long as the disk takes, and none waits for the
+    network.
     """
 
     def __init__(self, layout: StoreLayout) -> None:
         self._layout = layout
         self._bundled: dict[ModelId, CatalogEntry] | None = None
-        self._seen: _Signature | None = None
-        self._entries: dict[ModelId, CatalogEntry] = {}
-        self._findings: tuple[CardFinding, ...] = ()
+        self._snapshot: _Snapshot | None = None
 
     def get(self, model_id: ModelId) -> CatalogEntry | None:
         """Find a card by the id an operator types."""
-        self._refresh()
-        return self._entries.get(model_id)
+        return self._current().entries.get(model_id)
 
     def list(self) -> tuple[CatalogEntry, ...]:
         """Give every card that is in force, sorted by id."""
-        self._refresh()
-        return tuple(self._entries[model_id] for model_id in sorted(self._entries))
+        entries = self._current().entries
+        return tuple(entries[model_id] for model_id in sorted(entries))
 
     def findings(self) -> tuple[CardFinding, ...]:
         """Give the card files that are not in force because they are wrong."""
-        self._refresh()
-        return self._findings
+        return self._current().findings
 
     def add(self, card: ModelCard) -> CatalogEntry:
         """Keep a card as the operator's own, in place of an earlier one of that id. Idempotent.
@@ -100,8 +107,7 @@ class Catalog:
         Raises:
             StoreError: `store.disk_failed`.
         """
-        self._refresh()
-        entry = self._entries.get(model_id)
+        entry = self._current().entries.get(model_id)
         if entry is None or entry.origin != "custom":
             return False
         try:
@@ -113,11 +119,12 @@ class Catalog:
             raise disk_error(error, f"removing the card of {model_id}") from error
         return True
 
-    def _refresh(self) -> None:
+    def _current(self) -> _Snapshot:
         paths = (*self._custom_paths(), *self._installed_paths())
         signature = _signature(paths)
-        if signature == self._seen:
-            return
+        known = self._snapshot
+        if known is not None and known.signature == signature:
+            return known
         entries = dict(self._bundled_entries())
         findings: list[CardFinding] = []
         custom: set[ModelId] = set()
@@ -134,7 +141,11 @@ class Catalog:
             if origin == "custom":
                 custom.add(card.model_id)
             entries[card.model_id] = CatalogEntry(card=card, origin=origin, path=str(path))
-        self._entries, self._findings, self._seen = entries, tuple(findings), signature
+        # One assignment, since threads share a catalogue: never the entries of one state of the
+        # files under the signature of another.
+        snapshot = _Snapshot(signature=signature, entries=entries, findings=tuple(findings))
+        self._snapshot = snapshot
+        return snapshot
 
     def _custom_paths(self) -> tuple[Path, ...]:
         found = sorted(self._layout.cards_path().glob("*.toml"))
