@@ -74,10 +74,25 @@ _Part = TypeVar("_Part", bound=_Foreign)
 
 @final
 class UpstreamClient:
-    """`engines.base.EngineClient` over HTTP."""
+    """`engines.base.EngineClient` over HTTP.
 
-    def __init__(self, endpoint: Endpoint, timeouts: HttpTimeouts | None = None) -> None:
+    Args:
+        endpoint: Where the engine listens.
+        timeouts: How long it may be silent.
+        can_answer_whole: The engine notices within a second when the client of an answer that is
+            not streamed has gone. Only then is it asked for whole answers; a slot that works on
+            for nobody costs more than the frames do.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeouts: HttpTimeouts | None = None,
+        *,
+        can_answer_whole: bool = False,
+    ) -> None:
         self._http = HttpClient(endpoint, timeouts)
+        self._can_answer_whole = can_answer_whole
 
     async def load_status(self) -> LoadStatus:
         """Ask `/health`; an engine that does not listen yet is one that is not loaded."""
@@ -98,9 +113,7 @@ class UpstreamClient:
 
     def chat(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
         """Serve one task; see `EngineClient.chat`."""
-        # llama-server lists other tokens in a whole answer than in a stream (its end token among
-        # them), so log-probabilities always come from the stream.
-        if task.stream or task.logprobs is not None:
+        if task.stream or task.logprobs is not None or not self._can_answer_whole:
             return self._stream(task)
         return self._whole_answer(task)
 

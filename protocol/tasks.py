@@ -87,4 +87,4 @@ class ChatTask(FrozenModel):
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
     stream: bool = True
-    """False when the whole answer is wanted: it comes as one chunk, at a fraction of the cost."""
+    """False when only the whole answer is wanted: an engine may then give it as one chunk."""

@@ -46,6 +46,10 @@ class LlamaServerEngine:
         return LaunchSpec(argv=argv, endpoint=Endpoint(socket_path=spec.socket_path))
 
     def connect(self, spec: LoadSpec, endpoint: Endpoint, clock: Clock) -> UpstreamClient:
-        """Make a client; the engine's own timings are used, so the clock is not."""
+        """Make a client; the engine's own timings are used, so the clock is not.
+
+        Answers are always streamed from this engine: asked for a whole one, it goes on generating
+        after its client has gone, and drops or keeps a last blank differently.
+        """
         del spec, clock
         return UpstreamClient(endpoint)

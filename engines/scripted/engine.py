@@ -62,7 +62,7 @@ class ScriptedEngine:
     def connect(self, spec: LoadSpec, endpoint: Endpoint, clock: Clock) -> UpstreamClient:
         """Make a client; the engine's own timings are used, so the clock is not."""
         del spec, clock
-        return UpstreamClient(endpoint)
+        return UpstreamClient(endpoint, can_answer_whole=True)
 
 
 def builtin_facts() -> EngineFacts:

@@ -1,0 +1,578 @@
+"""What holds for every engine, tried with its real process and, for llama-server, a real model."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pytest
+import uvloop
+
+from engines.base import Engine, EngineClient, EngineStatistics, LaunchSpec, LoadSpec
+from engines.registry import engine_of
+from protocol.cards import ModelCard, ScriptedSection
+from protocol.clock import Clock
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TokenLogprob
+from protocol.errors import EngineError
+from protocol.nodes import EngineFacts
+from protocol.tasks import ChatMessage, ChatTask, ResponseFormat, Sampling
+from tests.support import llama_server_cli
+from tests.support.builders import MODEL, a_card, a_command_id, a_scripted_card
+from tests.support.demo_model import demo_model_path
+
+WAIT_S: Final = 30.0
+CONTEXT_TOKENS: Final = 2048
+SLOTS: Final = 4
+QUESTION: Final = "What is the capital of France? Answer in one sentence."
+ANSWER: Final = "The capital of France is Paris."
+LONG_TEXT: Final = "Tell a very long story about a fox. Begin with: Once upon a time"
+
+
+LLAMA: Final = [
+    pytest.param("llama_server hosted", marks=pytest.mark.model),
+    pytest.param("llama_server binary", marks=pytest.mark.model),
+]
+LLAMA_ONLY: Final = pytest.mark.parametrize("under_test", LLAMA, indirect=True, scope="module")
+"""For what the scripted engine does not have among its features."""
+
+
+class WallClock:
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+
+CLOCK: Final[Clock] = WallClock()
+
+
+@dataclass
+class EngineProcess:
+    engine: Engine
+    spec: LoadSpec
+    launch: LaunchSpec
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+    @classmethod
+    def start(cls, engine: Engine, spec: LoadSpec) -> "EngineProcess":
+        launch = engine.launch(spec)
+        log_path = spec.socket_path.with_suffix(".log")
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                launch.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={"PATH": os.environ["PATH"], **launch.environment},
+                start_new_session=True,
+            )
+        return cls(engine, spec, launch, process, log_path)
+
+    @asynccontextmanager
+    async def client(self) -> AsyncGenerator[EngineClient]:
+        client = self.engine.connect(self.spec, self.launch.endpoint, CLOCK)
+        try:
+            deadline = time.monotonic() + WAIT_S
+            while not (await client.load_status()).loaded:
+                assert self.process.poll() is None, self.log_path.read_text()
+                assert time.monotonic() < deadline, self.log_path.read_text()
+                await asyncio.sleep(0.01)
+            yield client
+        finally:
+            await client.close()
+
+    def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(WAIT_S)
+
+
+@dataclass
+class EngineUnderTest:
+    """One engine, two processes: one that says one sentence, one that talks without end."""
+
+    name: str
+    answering: EngineProcess
+    talking: EngineProcess
+
+
+def a_spec(directory: Path, card: ModelCard, build: EngineFacts, entry: Path) -> LoadSpec:
+    return LoadSpec(
+        card=card,
+        entry_path=entry,
+        context_tokens=CONTEXT_TOKENS,
+        slots=SLOTS,
+        compute="cpu",
+        n_threads=1,  # a second one would spin while other tests run
+        socket_path=directory / f"{len(tuple(directory.iterdir()))}.sock",
+        build=build,
+    )
+
+
+def a_scripted_spec(directory: Path, script: ScriptedSection) -> LoadSpec:
+    build = EngineFacts(engine="scripted", provider="builtin", usable=True)
+    return a_spec(directory, a_scripted_card(scripted=script), build, directory / "nothing")
+
+
+def a_llama_spec(
+    directory: Path, name: str, entry: Path, card: ModelCard | None = None
+) -> LoadSpec:
+    is_binary = name == "llama_server binary"
+    build = EngineFacts(
+        engine="llama_server",
+        provider="binary" if is_binary else "hosted",
+        path=str(llama_server_cli.install(directory)) if is_binary else sys.executable,
+        usable=True,
+    )
+    return a_spec(directory, card or a_card(), build, entry)
+
+
+@pytest.fixture(name="directory")
+def _directory() -> Iterator[Path]:
+    # pytest's own temporary directories are too deep for the 100 bytes of a socket's path.
+    with tempfile.TemporaryDirectory(prefix="skulk-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(
+    scope="module",
+    params=["scripted", *LLAMA],
+)
+def under_test(request: pytest.FixtureRequest) -> Iterator[EngineUnderTest]:
+    name: str = request.param
+    with tempfile.TemporaryDirectory(prefix="skulk-") as place:
+        directory = Path(place)
+        if name == "scripted":
+            engine = engine_of("scripted")
+            once = ScriptedSection(reply=ANSWER, token_delay_ms=1)
+            endless = ScriptedSection(reply=ANSWER, token_delay_ms=5, repeat=True)
+            answering = EngineProcess.start(engine, a_scripted_spec(directory, once))
+            talking = EngineProcess.start(engine, a_scripted_spec(directory, endless))
+        else:
+            engine = engine_of("llama_server")
+            spec = a_llama_spec(directory, name, demo_model_path())
+            answering = talking = EngineProcess.start(engine, spec)
+        try:
+            yield EngineUnderTest(name, answering, talking)
+        finally:
+            answering.stop()
+            talking.stop()
+
+
+def a_task(text: str = QUESTION, **fields: object) -> ChatTask:
+    message = ChatMessage(role="user", content=text)
+    defaults = {"sampling": Sampling(temperature=0, seed=1), "max_tokens": 40}
+    identity = {"command_id": a_command_id(), "model_id": MODEL, "messages": (message,)}
+    return ChatTask.model_validate({**identity, **defaults, **fields})
+
+
+async def frames_of(client: EngineClient, task: ChatTask) -> list[Frame]:
+    return [frame async for frame in client.chat(task)]
+
+
+def text_of(frames: list[Frame]) -> str:
+    return "".join(frame.text for frame in frames if isinstance(frame, Chunk))
+
+
+def finished(frames: list[Frame]) -> Finished:
+    last = frames[-1]
+    assert isinstance(last, Finished), last
+    return last
+
+
+def failed(frames: list[Frame]) -> Failed:
+    last = frames[-1]
+    assert isinstance(last, Failed), last
+    return last
+
+
+async def wait_for_statistics(
+    client: EngineClient, holds: Callable[[EngineStatistics], bool]
+) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds(await client.statistics()):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+def with_client(
+    process: EngineProcess, story: Callable[[EngineClient], Coroutine[Any, Any, None]]
+) -> None:
+    async def run() -> None:
+        async with process.client() as client:
+            await story(client)
+
+    uvloop.run(run())
+
+
+def asked(process: EngineProcess, *tasks: ChatTask) -> list[list[Frame]]:
+    """Give the frames of each task, asked one after the other."""
+    answers: list[list[Frame]] = []
+
+    async def story(client: EngineClient) -> None:
+        answers.extend([await frames_of(client, task) for task in tasks])
+
+    with_client(process, story)
+    return answers
+
+
+def test_a_chat_is_started_then_chunks_then_one_terminal(under_test: EngineUnderTest) -> None:
+    (frames,) = asked(under_test.answering, a_task())
+    assert isinstance(frames[0], Started)
+    assert all(isinstance(frame, Chunk) for frame in frames[1:-1])
+    assert len(frames) > 5
+    assert text_of(frames) == ANSWER
+    assert finished(frames).reason == "stop"
+
+
+def test_usage_counts_the_prompt_and_every_token(under_test: EngineUnderTest) -> None:
+    (frames,) = asked(under_test.talking, a_task(LONG_TEXT, max_tokens=12))
+    usage = finished(frames).usage
+    assert isinstance(frames[0], Started)
+    assert usage.prompt_tokens == frames[0].prompt_tokens
+    assert usage.completion_tokens == 12
+    assert usage.generation_ms is not None
+
+
+def test_a_whole_answer_is_the_streamed_one(under_test: EngineUnderTest) -> None:
+    streamed, whole = asked(under_test.answering, a_task(), a_task(stream=False))
+    assert isinstance(whole[0], Started)
+    assert text_of(whole) == text_of(streamed)
+    assert finished(whole).reason == finished(streamed).reason
+    assert finished(whole).usage[:2] == finished(streamed).usage[:2]
+
+
+def test_greedy_answers_repeat_themselves(under_test: EngineUnderTest) -> None:
+    first, second = asked(under_test.talking, *(a_task(LONG_TEXT, max_tokens=16),) * 2)
+    assert text_of(first) == text_of(second)
+
+
+def test_max_tokens_ends_with_length(under_test: EngineUnderTest) -> None:
+    (frames,) = asked(under_test.talking, a_task(max_tokens=2))
+    assert text_of(frames).strip() == "The capital"
+    assert finished(frames).reason == "length"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_stop_string_across_tokens_ends_the_text_before_it(
+    under_test: EngineUnderTest, stream: bool
+) -> None:
+    (frames,) = asked(under_test.answering, a_task(stop=("France i", "nowhere"), stream=stream))
+    assert text_of(frames) == "The capital of "
+    assert finished(frames).reason == "stop"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_stop_string_that_never_completes_loses_nothing(
+    under_test: EngineUnderTest, stream: bool
+) -> None:
+    (frames,) = asked(under_test.answering, a_task(stop=("Paris. And",), stream=stream))
+    assert text_of(frames) == ANSWER
+
+
+def test_a_prompt_beyond_the_window_is_refused_with_both_numbers(
+    under_test: EngineUnderTest,
+) -> None:
+    (frames,) = asked(under_test.answering, a_task("word " * (CONTEXT_TOKENS + 50)))
+    error = failed(frames).error
+    assert len(frames) == 1
+    assert error.code == "request.context_length_exceeded"
+    assert error.details["n_ctx"] == CONTEXT_TOKENS
+    n_prompt_tokens = error.details["n_prompt_tokens"]
+    assert isinstance(n_prompt_tokens, int)
+    assert n_prompt_tokens > CONTEXT_TOKENS
+    assert str(n_prompt_tokens) in error.message
+
+
+def test_statistics_tell_slots_and_window(under_test: EngineUnderTest) -> None:
+    async def story(client: EngineClient) -> None:
+        await wait_for_statistics(client, lambda seen: seen.slots_busy == 0)
+        seen = await client.statistics()
+        assert (seen.slots, seen.context_tokens) == (SLOTS, CONTEXT_TOKENS)
+
+    with_client(under_test.talking, story)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_abandoning_a_chat_frees_its_slot(under_test: EngineUnderTest, stream: bool) -> None:
+    async def story(client: EngineClient) -> None:
+        frames = client.chat(a_task(LONG_TEXT, max_tokens=1500, stream=stream))
+        reader = asyncio.create_task(_read_all(frames))
+        await wait_for_statistics(client, lambda seen: seen.slots_busy == 1)
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        await wait_for_statistics(client, lambda seen: seen.slots_busy == 0)
+
+    with_client(under_test.talking, story)
+
+
+def test_closing_a_stream_after_a_few_frames_frees_its_slot(under_test: EngineUnderTest) -> None:
+    async def story(client: EngineClient) -> None:
+        chat = client.chat(a_task(LONG_TEXT, max_tokens=1500))
+        async with aclosing(cast("AsyncGenerator[Frame]", chat)) as frames:
+            for _ in range(3):
+                await anext(frames)
+            assert (await client.statistics()).slots_busy == 1
+        await wait_for_statistics(client, lambda seen: seen.slots_busy == 0)
+
+    with_client(under_test.talking, story)
+
+
+def test_requests_run_at_the_same_time(under_test: EngineUnderTest) -> None:
+    async def story(client: EngineClient) -> None:
+        chats = [
+            asyncio.create_task(frames_of(client, a_task(LONG_TEXT, max_tokens=50)))
+            for _ in range(SLOTS)
+        ]
+        await wait_for_statistics(client, lambda seen: seen.slots_busy == SLOTS)
+        answers = await asyncio.gather(*chats)
+        assert all(finished(frames).usage.completion_tokens == 50 for frames in answers)
+
+    with_client(under_test.talking, story)
+
+
+def test_more_requests_than_slots_are_all_served(under_test: EngineUnderTest) -> None:
+    async def story(client: EngineClient) -> None:
+        tasks = [a_task(max_tokens=4) for _ in range(3 * SLOTS)]
+        answers = await asyncio.gather(*(frames_of(client, task) for task in tasks))
+        assert {text_of(frames) for frames in answers} == {text_of(answers[0])}
+
+    with_client(under_test.answering, story)
+
+
+def test_count_tokens_is_what_the_usage_says(under_test: EngineUnderTest) -> None:
+    async def story(client: EngineClient) -> None:
+        counted = await client.count_tokens(a_task())
+        frames = await frames_of(client, a_task())
+        assert counted == finished(frames).usage.prompt_tokens
+
+    with_client(under_test.answering, story)
+
+
+def test_a_death_in_mid_stream_is_engine_gone(directory: Path) -> None:
+    script = ScriptedSection(reply=ANSWER, exit_after_tokens=3)
+    process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
+    try:
+        (frames,) = asked(process, a_task())
+        assert text_of(frames) == "The capital of"
+        assert failed(frames).error.code == "engine.gone"
+        assert process.process.wait(WAIT_S) == -signal.SIGKILL
+    finally:
+        process.stop()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.model
+def test_killing_llama_server_in_mid_answer_is_engine_gone(directory: Path, stream: bool) -> None:
+    spec = a_llama_spec(directory, "llama_server hosted", demo_model_path())
+    process = EngineProcess.start(engine_of("llama_server"), spec)
+
+    async def story(client: EngineClient) -> None:
+        task = a_task(LONG_TEXT, max_tokens=1500, stream=stream)
+        chat = asyncio.create_task(frames_of(client, task))
+        await wait_for_statistics(client, lambda seen: seen.slots_busy == 1)
+        os.kill(process.process.pid, signal.SIGKILL)
+        assert failed(await chat).error.code == "engine.gone"
+        with pytest.raises(EngineError) as caught:
+            await client.statistics()
+        assert caught.value.code == "engine.gone"
+        assert not (await client.load_status()).loaded
+
+    try:
+        with_client(process, story)
+    finally:
+        process.stop()
+
+
+@pytest.mark.parametrize("name", ["llama_server hosted", "llama_server binary"])
+def test_a_file_that_is_no_model_ends_the_process_with_its_reason(
+    directory: Path, name: str
+) -> None:
+    garbage = directory / "garbage.gguf"
+    garbage.write_bytes(b"GGUF" + bytes(range(256)) * 64)
+    process = EngineProcess.start(engine_of("llama_server"), a_llama_spec(directory, name, garbage))
+    try:
+        assert process.process.wait(WAIT_S) == 1
+        assert str(garbage) in process.log_path.read_text().splitlines()[-1]
+    finally:
+        process.stop()
+
+
+def test_a_scripted_load_fails_as_its_script_says(directory: Path) -> None:
+    script = ScriptedSection(load_delay_ms=20, load_exit_code=3, load_stderr="no such device")
+    process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
+    try:
+        assert process.process.wait(WAIT_S) == 3
+        assert process.log_path.read_text().splitlines()[-1] == "no such device"
+    finally:
+        process.stop()
+
+
+def test_a_load_tells_its_progress(directory: Path) -> None:
+    script = ScriptedSection(load_delay_ms=500, load_progress_every_ms=20)
+    process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
+
+    async def story() -> None:
+        client = process.engine.connect(process.spec, process.launch.endpoint, CLOCK)
+        seen: list[float] = []
+        while not (status := await client.load_status()).loaded:
+            if status.done_ratio is not None:
+                seen.append(status.done_ratio)
+            await asyncio.sleep(0.02)
+        await client.close()
+        assert len(seen) > 2
+        assert seen == sorted(seen)
+        assert 0 <= seen[0] < seen[-1] <= 1
+
+    try:
+        uvloop.run(story())
+    finally:
+        process.stop()
+
+
+def test_sigterm_ends_an_engine(under_test: EngineUnderTest, directory: Path) -> None:
+    spec = replace(under_test.answering.spec, socket_path=directory / "again.sock")
+    process = EngineProcess.start(under_test.answering.engine, spec)
+    try:
+        with_client(process, _nothing)
+        process.process.terminate()
+        assert process.process.wait(WAIT_S) in {0, -signal.SIGTERM}
+    finally:
+        process.stop()
+
+
+def test_a_socket_file_left_behind_does_not_stop_the_next_load(
+    under_test: EngineUnderTest, directory: Path
+) -> None:
+    spec = replace(under_test.answering.spec, socket_path=directory / "stale.sock")
+    first = EngineProcess.start(under_test.answering.engine, spec)
+    with_client(first, _nothing)
+    first.stop()
+    assert spec.socket_path.exists()
+    second = EngineProcess.start(under_test.answering.engine, spec)
+    try:
+        with_client(second, _nothing)
+    finally:
+        second.stop()
+
+
+def test_the_socket_is_for_this_user_alone(under_test: EngineUnderTest) -> None:
+    with_client(under_test.answering, _nothing)
+    assert under_test.answering.spec.socket_path.stat().st_mode & 0o077 == 0
+
+
+def test_embeddings_keep_their_order(directory: Path) -> None:
+    spec = a_scripted_spec(directory, ScriptedSection())
+    process = EngineProcess.start(engine_of("scripted"), spec)
+    try:
+        with_client(process, _embeddings_are_in_order)
+    finally:
+        process.stop()
+
+
+@pytest.mark.model
+def test_a_chat_model_embeds_when_its_card_says_so(directory: Path) -> None:
+    card = a_card().model_copy(update={"tasks": ("TextGeneration", "TextEmbedding")})
+    spec = a_llama_spec(directory, "llama_server hosted", demo_model_path(), card)
+    process = EngineProcess.start(engine_of("llama_server"), spec)
+
+    async def story(client: EngineClient) -> None:
+        await _embeddings_are_in_order(client)
+        assert text_of(await frames_of(client, a_task())) == ANSWER
+
+    try:
+        with_client(process, story)
+    finally:
+        process.stop()
+
+
+@LLAMA_ONLY
+def test_logprobs_belong_to_the_tokens_of_the_text(under_test: EngineUnderTest) -> None:
+    streamed, whole, bare = asked(
+        under_test.answering,
+        a_task(logprobs=3),
+        a_task(logprobs=3, stream=False),
+        a_task(logprobs=0),
+    )
+    entries = logprobs_of(streamed)
+    assert "".join(entry.token for entry in entries) == text_of(streamed) == ANSWER
+    assert all(entry.logprob <= 0 and len(entry.alternatives) == 3 for entry in entries)
+    assert [entry.token for entry in logprobs_of(whole)] == [entry.token for entry in entries]
+    assert len(logprobs_of(bare)) == len(entries)
+    assert all(entry.alternatives == () for entry in logprobs_of(bare))
+
+
+@LLAMA_ONLY
+def test_a_schema_binds_the_answer(under_test: EngineUnderTest) -> None:
+    schema = {"type": "object", "properties": {"city": {"const": "Paris"}}, "required": ["city"]}
+    wanted = ResponseFormat(kind="json_schema", json_schema=schema)
+    (frames,) = asked(under_test.answering, a_task(response_format=wanted))
+    assert "".join(text_of(frames).split()) == '{"city":"Paris"}'
+
+
+@LLAMA_ONLY
+def test_a_schema_that_cannot_be_compiled_is_refused(under_test: EngineUnderTest) -> None:
+    wanted = ResponseFormat(kind="json_schema", json_schema={"type": "banana"})
+    (frames,) = asked(under_test.answering, a_task(response_format=wanted))
+    error = failed(frames).error
+    assert (error.code, error.details["status"]) == ("engine.request_failed", 400)
+    assert "banana" in error.message
+
+
+@LLAMA_ONLY
+def test_characters_are_never_cut(under_test: EngineUnderTest) -> None:
+    text = "Repeat exactly: \N{MAN}\N{ZERO WIDTH JOINER}\N{WOMAN} \N{PARTY POPPER}"
+    budgets = range(4, 9)
+    streamed = asked(under_test.answering, *(a_task(text, max_tokens=n) for n in budgets))
+    whole = asked(
+        under_test.answering, *(a_task(text, max_tokens=n, stream=False) for n in budgets)
+    )
+    assert [text_of(frames) for frames in streamed] == [text_of(frames) for frames in whole]
+    assert "\N{MAN}" in text_of(streamed[-1])
+    assert not any("\N{REPLACEMENT CHARACTER}" in text_of(frames) for frames in streamed)
+
+
+@pytest.mark.parametrize("n_tokens", range(12))
+def test_bytes_that_make_no_whole_character_are_dropped(directory: Path, n_tokens: int) -> None:
+    reply = "a\N{PARTY POPPER} \N{EURO SIGN}"
+    script = ScriptedSection(reply=reply, split_utf8=True)
+    process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
+    try:
+        (frames,) = asked(process, a_task(max_tokens=n_tokens + 1))
+    finally:
+        process.stop()
+    assert text_of(frames) == reply.encode()[: n_tokens + 1].decode("utf-8", "ignore")
+
+
+def logprobs_of(frames: list[Frame]) -> list[TokenLogprob]:
+    return [entry for frame in frames if isinstance(frame, Chunk) for entry in frame.logprobs]
+
+
+async def _embeddings_are_in_order(client: EngineClient) -> None:
+    together = await client.embed(("a fox", "the sea"))
+    alone = await client.embed(("the sea",))
+    assert len(together) == 2
+    assert together[1] == pytest.approx(alone[0], abs=1e-4)
+    assert together[0] != pytest.approx(alone[0], abs=1e-4)
+
+
+async def _nothing(_client: EngineClient) -> None:
+    """Loading is the whole story."""
+
+
+async def _read_all(frames: AsyncIterator[Frame]) -> None:
+    async with aclosing(cast("AsyncGenerator[Frame]", frames)) as reading:
+        async for _ in reading:
+            pass
