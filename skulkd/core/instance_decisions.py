@@ -41,6 +41,9 @@ from skulkd.core.placement.explain import outcome_error, sum_text
 from skulkd.core.placement.planner import plan, replan
 
 MAX_INSTANCES: Final = 512
+MAX_SLOTS: Final = 256
+MAX_CONTEXT_TOKENS: Final = 1 << 24
+"""As requests are bounded; a plan comes back from outside, whoever made it."""
 _ORDER: Final[tuple[Phase, ...]] = (*PHASE_ORDER, "stopping", "stopped")
 Liveness = Literal["live", "failed", "stopping"]
 
@@ -132,10 +135,10 @@ def report_phase(state: ClusterState, command: ReportPhase, *, now_ms: int) -> t
         raise RequestError(
             "request.invalid", "a failure is reported by report_failure, with its error"
         )
-    if instance is None:
+    if instance is None or _liveness(instance) == "failed":
         return ()
     known = _runner(instance, command.rank)
-    if known is not None and (known.phase == "failed" or not _is_later(command.phase, known.phase)):
+    if known is not None and not _is_later(command.phase, known.phase):
         return ()
     if _liveness(instance) == "stopping" and command.phase == "stopped":
         return _rank_stopped(instance, command, now_ms)
@@ -197,6 +200,8 @@ def _check_consistent(command: PlaceInstance) -> None:
         problem = f"it asks for {request.context_tokens} tokens and plans {made.context_tokens}"
     elif request.slots not in {None, made.slots}:
         problem = f"it asks for {request.slots} slots and plans {made.slots}"
+    elif not (1 <= made.slots <= MAX_SLOTS and 1 <= made.context_tokens <= MAX_CONTEXT_TOKENS):
+        problem = f"it plans {made.slots} slots and {made.context_tokens} tokens"
     else:
         return
     raise RequestError(
@@ -347,7 +352,7 @@ def _runner(instance: Instance, rank: int) -> RunnerStatus | None:
 
 
 def _is_later(phase: Phase, known: Phase) -> bool:
-    return _ORDER.index(phase) > _ORDER.index(known)
+    return known != "failed" and _ORDER.index(phase) > _ORDER.index(known)
 
 
 def _nodes(instance: Instance) -> set[NodeId]:

@@ -27,6 +27,7 @@ from protocol.events import (
     RunnerPhaseChanged,
     SettingsChanged,
 )
+from protocol.instances import Phase
 from protocol.placements import PlacementRequest, Plan
 from protocol.readings import Readings
 from protocol.state import ClusterSettings, ClusterState
@@ -161,6 +162,12 @@ def test_a_card_that_is_not_the_plans_or_not_the_catalogues_is_refused() -> None
 def test_a_placement_that_contradicts_itself_is_invalid(request_: PlacementRequest) -> None:
     command = a_placement(planned(), CARD, request=request_)
     assert refused(a_state(), command).code == "request.invalid"
+
+
+@pytest.mark.parametrize("update", [{"slots": 0}, {"slots": 257}, {"context_tokens": 0}])
+def test_a_plan_beyond_what_a_request_may_ask_is_invalid(update: dict[str, int]) -> None:
+    forged = planned().model_copy(update=update)
+    assert refused(a_state(), a_placement(forged, CARD)).code == "request.invalid"
 
 
 def test_a_node_that_the_request_excludes_is_not_placed_onto() -> None:
@@ -298,6 +305,16 @@ def test_a_failure_is_reported_once() -> None:
     state = a_state(instances=[an_instance(phase="load")])
     report = a_failure_report()
     assert decided(after(state, *decided(state, report)), report) == []
+
+
+@pytest.mark.parametrize("known", [None, "load"])
+def test_a_report_that_comes_after_the_failure_of_its_attempt_changes_nothing(
+    known: Phase | None,
+) -> None:
+    state = a_state(instances=[an_instance(phase=known)])
+    state = after(state, *decided(state, a_failure_report()))
+    assert decided(state, a_phase_report("ready")) == []
+    assert state.instances[an_instance_id()].phase == "failed"
 
 
 def test_an_operator_may_retry_what_failed_for_good() -> None:
