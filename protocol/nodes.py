@@ -69,7 +69,7 @@ class EngineFacts(FrozenModel):
 
 
 class NodeFacts(FrozenModel):
-    """What one probe pass found; the input of `core.facts.derive_backends`."""
+    """What one probe pass found; the input of `core.facts.derive`."""
 
     hostname: str
     os: str
