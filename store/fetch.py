@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from protocol.errors import StoreError
 from store.origins import (
@@ -22,6 +22,10 @@ from store.origins import (
     unavailable,
 )
 from store.partial import Partial
+from store.threads import in_thread
+
+if TYPE_CHECKING:
+    import httpx
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -122,9 +126,15 @@ class Fetcher:
             return
         if scheme not in {"http", "https"}:
             raise unavailable(request, f"its address has the scheme {scheme[:40]!r}")
-        # Imported here: a node that fetches nothing, and every test of a core, does without it.
-        import httpx
-
-        timeout = httpx.Timeout(None, connect=self._policy.connect_s)
-        async with httpx.AsyncClient(timeout=timeout, follow_redirects=False) as client:
+        client = await in_thread(_http_client, self._policy.connect_s)
+        async with client:
             yield HttpOrigin(client, stall_s=self._policy.stall_s)
+
+
+def _http_client(connect_s: float) -> "httpx.AsyncClient":
+    """Make a client; blocks for 0.1 to 0.3 s, most of it the import and the certificates."""
+    # Imported here: a node that fetches nothing, and every test of a core, does without it.
+    import httpx
+
+    timeout = httpx.Timeout(None, connect=connect_s)
+    return httpx.AsyncClient(timeout=timeout, follow_redirects=False)

@@ -8,8 +8,8 @@ import asyncio
 import os
 import re
 import stat
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar, final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -27,6 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _FLUSH_BYTES: Final = 1 << 20
+_TELL_EVERY_S: Final = 1.0
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _LENGTH: Final = re.compile(r"\d{1,18}")
 _OK: Final = 200
@@ -283,15 +284,18 @@ class HttpOrigin:
         total = partial.total_bytes
         limit = request.max_bytes if total is None else total
         body = response.aiter_raw()
-        while chunk := await self._next(body):
-            waiting += chunk
-            here = partial.length + len(waiting)
-            if here > limit:
-                waiting.clear()
-                raise unavailable(request, f"sends more than the {limit} bytes promised")
-            observer.on_bytes(here)
-            if len(waiting) >= _FLUSH_BYTES:
-                await _flush(waiting, partial)
+        here = partial.length
+        # Told again while nothing comes, so that what is shown of a stall is a stall.
+        with _repeated(lambda: observer.on_bytes(here)):
+            while chunk := await self._next(body):
+                waiting += chunk
+                here = partial.length + len(waiting)
+                if here > limit:
+                    waiting.clear()
+                    raise unavailable(request, f"sends more than the {limit} bytes promised")
+                observer.on_bytes(here)
+                if len(waiting) >= _FLUSH_BYTES:
+                    await _flush(waiting, partial)
 
     async def _next(self, body: AsyncIterator[bytes]) -> bytes:
         async with asyncio.timeout(self._stall_s):
@@ -307,6 +311,23 @@ class HttpOrigin:
             details={"done_bytes": partial.length, "total_bytes": total},
             retry_after_s=60,
         )
+
+
+@contextmanager
+def _repeated(call: Callable[[], None]) -> Generator[None]:
+    """Call once a second on the event loop, until the block ends."""
+    loop = asyncio.get_running_loop()
+
+    def tick() -> None:
+        nonlocal timer
+        call()
+        timer = loop.call_later(_TELL_EVERY_S, tick)
+
+    timer = loop.call_later(_TELL_EVERY_S, tick)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 async def _flush(waiting: bytearray, partial: Partial) -> None:

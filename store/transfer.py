@@ -21,6 +21,7 @@ from store.layout import (
     STAGING,
     StoreLayout,
     directory_beneath,
+    disk_error,
     make_directories,
     names_in,
     open_beneath,
@@ -148,6 +149,14 @@ class PackagePull:
         Raises:
             StoreError: Any of the store's codes.
         """
+        try:
+            await self._run(card, source, key, transfer)
+        except OSError as error:
+            raise disk_error(error, f"building the artifact of {card.model_id}") from error
+
+    async def _run(
+        self, card: ModelCard, source: PackageSource, key: Digest, transfer: Transfer
+    ) -> None:
         transfer.begin("resolve")
         file_bytes = sum(file.size_bytes for file in source.files)
         check_space(SpaceNeed(file_bytes=file_bytes), free_bytes=self._free_bytes())

@@ -324,6 +324,11 @@ def test_two_processes_that_want_one_model_fetch_it_once(tmp_path: Path, child_w
         assert len(origin.requests) == 1
 
 
+def test_a_store_that_fetches_nothing_loads_no_http_client() -> None:
+    script = "import sys, store.service, store.finders; sys.exit('httpx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0
+
+
 @pytest.mark.model
 def test_the_demo_models_card_tells_the_truth() -> None:
     path, card = demo_model_path(), demo_card()

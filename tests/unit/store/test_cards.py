@@ -1,7 +1,9 @@
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 
 from protocol.cards import ModelCard, card_digest
 from protocol.errors import StoreError
@@ -241,3 +243,17 @@ def test_text_that_toml_must_escape_comes_back() -> None:
 def test_the_digest_of_a_card_survives_its_file() -> None:
     card = parse_card(GEMMA.encode(), origin="x")
     assert card_digest(parse_card(to_toml(card).encode(), origin="y")) == card_digest(card)
+
+
+def fields_of(kind: object) -> set[str]:
+    """Every field name in a model and the models within it."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        inner = [fields_of(field.annotation) for field in kind.model_fields.values()]
+        return set(kind.model_fields).union(*inner)
+    return set[str]().union(*(fields_of(argument) for argument in get_args(kind)))
+
+
+def test_every_field_of_a_card_is_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    missing = {name for name in fields_of(ModelCard) if f"`{name}" not in text}
+    assert {name for name in missing if f"[{name}]" not in text} == set()

@@ -481,3 +481,15 @@ def test_a_model_in_place_with_a_lying_header_is_refused_before_it_is_started(
     os.utime(path, ns=(stamp, stamp))
     assert isinstance(card.source, LocalSource)
     assert refusal(bench.store(), card).code == "store.gguf_invalid"
+
+
+def test_f28_a_link_in_place_of_the_staging_directory_is_an_error(
+    bench: Bench, tmp_path: Path
+) -> None:
+    store = bench.store()
+    store.recover()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    bench.layout.staging_path(artifact_key(CARD)).symlink_to(outside)
+    assert refusal(store).code == "store.disk_failed"
+    assert list(outside.iterdir()) == []
