@@ -81,6 +81,11 @@ class GuardedHttp(HttpToolsProtocol):
 
     # ---- What handlers see (skulkd.api.http.Connection) ----
 
+    @property
+    def is_choked(self) -> bool:
+        """The client reads more slowly than we write; sending waits for it."""
+        return self.flow.write_paused
+
     def on_lost(self, callback: Callable[[], None] | None) -> None:
         """Call back once when the client goes, at once if it has gone; None takes that back."""
         if callback is not None and self._is_lost:
@@ -180,6 +185,10 @@ class GuardedHttp(HttpToolsProtocol):
         """Answer what is not HTTP in the same form as every other error."""
         self._refuse(400, "request.invalid", "this is not a valid HTTP/1.1 request")
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also one whose client never took its last answer."""
+        self._end()
+
     def _unsupported_upgrade_warning(self) -> None:
         """An upgrade that we do not know is ignored, as RFC 9110 has it; no reason to warn."""
 
@@ -205,11 +214,18 @@ class GuardedHttp(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_refused or (self._stage == "body" and self.cycle.response_started):
-            self.transport.close()
+            self._end()
             return
         owed = "body" if self._stage == "body" else "headers"
         seconds = self._limits.body_s if owed == "body" else self._limits.header_s
         self._refuse(408, "request.timeout", f"the {owed} did not arrive within {seconds:g} s")
+
+    def _end(self) -> None:
+        # A close waits for what is buffered to be taken, and so for ever for one who takes nothing.
+        if self.transport.get_write_buffer_size() > 0:
+            self.transport.abort()
+        else:
+            self.transport.close()
 
     def _refuse_headers(self) -> None:
         limit = self._limits.header_bytes

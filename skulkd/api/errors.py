@@ -17,7 +17,7 @@ from skulkd.api.http import Header, Reply
 CLIENT_CLOSED_REQUEST: Final = 499
 """Nginx's number for it: no standard one exists, and SDKs do not repeat a 499."""
 
-_STATUS: Final[dict[ErrorCode, int]] = {
+STATUS: Final[dict[ErrorCode, int]] = {
     "config.unknown_key": 400,
     "config.invalid": 400,
     "config.home_unusable": 500,
@@ -74,6 +74,7 @@ _STATUS: Final[dict[ErrorCode, int]] = {
     "runner.load_stalled": 503,
     "runner.probe_failed": 503,
     "runner.no_memory": 503,
+    "runner.unkillable": 500,
     "request.invalid": 400,
     "request.invalid_id": 400,
     "request.unsupported_field": 400,
@@ -130,7 +131,7 @@ class DocumentedError(SkulkError):
 
 def status_of(code: ErrorCode) -> int:
     """Choose the status of an error code; codes of the operator's own program never get here."""
-    return _STATUS.get(code, 500)
+    return STATUS.get(code, 500)
 
 
 def envelope(error: SkulkError, *, dialect: Dialect, command_id: str | None) -> dict[str, Any]:

@@ -30,6 +30,11 @@ _JSON: Final = (b"content-type", b"application/json")
 class Connection(Protocol):
     """The connection a request came by."""
 
+    @property
+    def is_choked(self) -> bool:
+        """The client reads more slowly than we write; sending waits for it."""
+        ...
+
     def on_lost(self, callback: Callable[[], None] | None) -> None:
         """Call back once when the client goes, at once if it has gone; None takes that back."""
         ...

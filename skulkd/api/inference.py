@@ -226,6 +226,8 @@ class ChatService:
         async for frame in frames:
             if isinstance(frame, Chunk):
                 events.put(encoder.chunk(frame))
+                if events.is_full:
+                    await events.room()
             elif isinstance(frame, Finished):
                 events.put(encoder.finish(frame))
                 events.end()

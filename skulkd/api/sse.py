@@ -12,7 +12,7 @@ from typing import Final, final
 
 from protocol.clock import Clock
 from skulkd.api.dialects.openai_chat_output import KEEP_ALIVE
-from skulkd.api.http import Connection, Header, Send
+from skulkd.api.http import Connection, Header, Message, Send
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +21,8 @@ SSE_HEADERS: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),
 )
+_NOTHING: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": True}
+_BURST: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ class EventStream:
         "_name",
         "_parts",
         "_sending_since",
+        "_taken",
         "_timer",
         "_wake",
         "_written_at",
@@ -72,6 +75,7 @@ class EventStream:
         self._parts: list[bytes] = []
         self._n_bytes = 0
         self._wake = asyncio.Event()
+        self._taken = asyncio.Event()
         self._is_ended = False
         self._is_lost = False
         self._sending_since: float | None = None
@@ -83,16 +87,31 @@ class EventStream:
         """Nobody reads any more."""
         return self._is_lost
 
+    @property
+    def is_full(self) -> bool:
+        """So much waits that a producer who can should wait for `room`."""
+        return self._n_bytes > self._limits.buffer_bytes
+
+    async def room(self) -> None:
+        """Wait until the writer has taken what waits, or nobody reads any more."""
+        self._taken.clear()
+        await self._taken.wait()
+
     def put(self, data: bytes) -> None:
         """Send when the reader takes it; after the end or a loss, nothing happens."""
         if self._is_ended or self._is_lost:
             return
         self._parts.append(data)
         self._n_bytes += len(data)
-        if self._sending_since is not None and self._n_bytes > self._limits.buffer_bytes:
+        if self.is_full and self._is_too_slow():
             self._cut(f"{self._n_bytes} bytes wait for it")
         elif not self._wake.is_set():
             self._wake.set()
+
+    def _is_too_slow(self) -> bool:
+        """A writer that waits for its reader, or a producer that never waits for its writer."""
+        is_waiting = self._sending_since is not None
+        return is_waiting or self._n_bytes > _BURST * self._limits.buffer_bytes
 
     def end(self) -> None:
         """End the response once everything put so far is sent. Idempotent."""
@@ -103,6 +122,7 @@ class EventStream:
         """Stop: the client is gone. Idempotent."""
         self._is_lost = True
         self._wake.set()
+        self._taken.set()
 
     async def run(self, send: Send) -> None:
         """Send until the end or the loss of the client."""
@@ -114,6 +134,7 @@ class EventStream:
                     await self._wake.wait()
                     continue
                 parts, self._parts, self._n_bytes = self._parts, [], 0
+                self._taken.set()
                 is_last = self._is_ended
                 self._sending_since = self._clock.monotonic_s()
                 await send(
@@ -123,10 +144,12 @@ class EventStream:
                         "more_body": not is_last,
                     }
                 )
-                self._sending_since = None
-                self._written_at = self._clock.monotonic_s()
                 if is_last:
                     return
+                if self._connection.is_choked:
+                    await send(_NOTHING)  # returns once the reader has taken what was written
+                self._sending_since = None
+                self._written_at = self._clock.monotonic_s()
         finally:
             if self._timer is not None:
                 self._timer.cancel()

@@ -38,19 +38,28 @@ class Api:
         """Ask the scripted model; `fields` override the plain request."""
         return await self.client.post(CHAT, json=chat_body(**fields))
 
-    async def raw(self, data: bytes, *, wait_s: float = 5.0) -> bytes:
-        """Send bytes and read until the server closes, or nothing has come for `wait_s`."""
+    async def raw(self, data: bytes, *, until: bytes | None = None, wait_s: float = 5.0) -> bytes:
+        """Send bytes and read until the server closes, `until` has come, or `wait_s` of silence."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(data)
         received = b""
         try:
+            writer.write(data)
             while part := await asyncio.wait_for(reader.read(65536), wait_s):
                 received += part
+                if until is not None and until in received:
+                    break
         except TimeoutError:
             pass
         finally:
             writer.close()
         return received
+
+
+def request_bytes(method: str, path: str, body: object = None, headers: str = "") -> bytes:
+    """Write a request as it goes over the wire."""
+    content = b"" if body is None else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
 
 
 def chat_body(**fields: object) -> dict[str, Any]:

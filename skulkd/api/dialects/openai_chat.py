@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, cast
 
 from protocol.errors import RequestError
-from protocol.ids import CommandId, ModelId
+from protocol.ids import CommandId, ModelId, parse_model_id
 from protocol.tasks import (
     ChatMessage,
     ChatRole,
@@ -56,18 +56,19 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> ChatCall:
     """Read a request.
 
     Raises:
-        RequestError: `request.invalid` or `request.unsupported_field`; `details["param"]` names
-            the field.
+        RequestError: `request.invalid`, `request.unsupported_field` or, for what cannot be the id
+            of any model, `request.model_not_found`; `details["param"]` names the field.
     """
     model = body.get("model")
     if not isinstance(model, str) or not model:
         _wrong("model", "a string", model)
+    model_id = _model_id(model)
     _refuse_unsupported(body)
     tools = _tools(body.get("tools"))
     stream = _flag(body, "stream") or False
     task = ChatTask(
         command_id=command_id,
-        model_id=ModelId(model),
+        model_id=model_id,
         messages=_messages(body.get("messages")),
         sampling=_sampling(body),
         max_tokens=_max_tokens(body),
@@ -81,6 +82,18 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> ChatCall:
         stream=stream,
     )
     return ChatCall(task=task, stream=stream, include_usage=_include_usage(body))
+
+
+def _model_id(text: str) -> ModelId:
+    try:
+        return parse_model_id(text)
+    except RequestError as error:
+        raise RequestError(
+            "request.model_not_found",
+            f"No instance found for model {text[:64]!r}, which is not a model id",
+            remediation=error.remediation,
+            details={"param": "model"},
+        ) from error
 
 
 def _wrong(param: str, wanted: str, value: object) -> NoReturn:

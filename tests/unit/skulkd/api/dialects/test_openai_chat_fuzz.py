@@ -1,0 +1,98 @@
+"""Whatever JSON arrives is a task or a refusal by name; whatever text leaves is one whole event."""
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from protocol.data_frames import Chunk, Finished, Usage
+from protocol.errors import RequestError
+from protocol.ids import CommandId, ModelId
+from protocol.tasks import ChatTask
+from skulkd.api.dialects.openai_chat import parse_chat
+from skulkd.api.dialects.openai_chat_output import ChatAnswer, ChatStream
+
+COMMAND = CommandId("aaaaaa-aaaaaaaaaaaaaaaaaaaa")
+FIELDS = [
+    "model", "messages", "stream", "temperature", "top_p", "top_k", "min_p", "max_tokens",
+    "max_completion_tokens", "stop", "seed", "frequency_penalty", "presence_penalty",
+    "repetition_penalty", "repetition_context_size", "logprobs", "top_logprobs", "tools",
+    "tool_choice", "enable_thinking", "reasoning_effort", "response_format", "stream_options",
+    "n", "logit_bias", "modalities", "functions", "unknown",
+]  # fmt: skip
+KEYS = ["role", "content", "type", "text", "tool_calls", "function", "name", "arguments", "id",
+        "schema", "json_schema", "include_usage", "parameters", "refusal"]  # fmt: skip
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=8),
+    st.sampled_from(["user", "assistant", "system", "tool", "text", "json_schema", "function"]),
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=8), st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_any_object_is_a_task_or_a_named_refusal(body: dict[str, Any], is_plausible: bool) -> None:
+    if is_plausible:
+        body = {**body, "model": "a/b", "messages": [{"role": "user", "content": "x"}]}
+    refusal: RequestError | None = None
+    task: ChatTask | None = None
+    try:
+        task = parse_chat(body, command_id=COMMAND).task
+    except RequestError as error:
+        refusal = error
+    except ValidationError:
+        return  # the shell names the field of a task that a wire type refuses
+    if refusal is not None:
+        assert refusal.code in {
+            "request.invalid",
+            "request.unsupported_field",
+            "request.model_not_found",
+        }
+        assert refusal.details["param"]
+    else:
+        assert task is not None
+        assert task.messages
+        assert task.command_id == COMMAND
+
+
+@given(st.lists(st.text(max_size=20), max_size=8), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_any_text_is_carried_whole_by_events_and_by_the_answer(
+    texts: list[str], include_usage: bool
+) -> None:
+    texts = [text for text in texts if text]
+    stream = ChatStream(
+        command_id=COMMAND,
+        model_id=ModelId('a/"b'),
+        created_s=1,
+        include_usage=include_usage,
+        logprobs=False,
+    )
+    answer = ChatAnswer()
+    finished = Finished("stop", Usage(1, 2))
+    sent = b"".join(stream.chunk(Chunk(text)) for text in texts) + stream.finish(finished)
+    for text in texts:
+        answer.add(Chunk(text))
+    assert sent.endswith(b"data: [DONE]\n\n")
+    # `splitlines` splits at every Unicode line break: the strictest of all clients.
+    lines = [line for line in sent.decode().splitlines() if line]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    said = "".join(
+        event["choices"][0]["delta"].get("content", "") for event in events if event["choices"]
+    )
+    assert said == "".join(texts)
+    assert all(event["model"] == 'a/"b' for event in events)
+    whole = json.loads(
+        answer.document(finished, command_id=COMMAND, model_id=ModelId("a/b"), created_s=1)
+    )
+    assert whole["choices"][0]["message"]["content"] == "".join(texts)

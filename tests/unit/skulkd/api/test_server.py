@@ -1,0 +1,227 @@
+"""Listeners: binding, the port's holder, opening and closing, an orderly end."""
+
+import asyncio
+import os
+import socket
+
+import httpx
+import pytest
+
+from protocol.data_frames import Chunk, Started
+from protocol.errors import ConfigError, RequestError
+from protocol.ids import KeyId
+from protocol.state import ApiKey
+from skulkd.api.app import create_app
+from skulkd.api.connection import ConnectionLimits
+from skulkd.api.server import ApiListeners, ApiServer
+from skulkd.runtime.tasks import Tasks
+from tests.support.api_harness import CHAT, Api, chat_body, events_of, until, with_api
+from tests.support.fake_ports import FakeDaemon, make_state
+
+KEY = ApiKey(
+    key_id=KeyId("key-aaaaaaaa"), name="k", secret_sha256="ab" * 32, scope="read", created_at_ms=1
+)
+
+
+def test_both_loopback_families_serve_on_one_port() -> None:
+    async def story(api: Api) -> None:
+        assert api.server.urls() == (f"http://127.0.0.1:{api.port}", f"http://[::1]:{api.port}")
+        reply = await api.client.get(f"http://[::1]:{api.port}/health")
+        assert reply.status_code == 200
+
+    with_api(story)
+
+
+def test_head_and_body_of_an_answer_are_not_held_back() -> None:
+    async def story(api: Api) -> None:
+        # asyncio sets TCP_NODELAY only where the listening socket names its protocol.
+        listening = api.server._listening  # pyright: ignore[reportPrivateUsage] - see above
+        server = next(iter(listening.values()))
+        assert server.sockets[0].proto == socket.IPPROTO_TCP
+
+    with_api(story)
+
+
+def test_busy_port_names_its_holder() -> None:
+    async def run() -> None:
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            held.listen()
+            port = held.getsockname()[1]
+            daemon = FakeDaemon()
+            tasks = Tasks("test", on_death=lambda story, _: daemon.deaths.append(story))
+            server = ApiServer(clock=daemon.clock)
+            with pytest.raises(ConfigError) as caught:
+                await server.start(create_app(daemon.dependencies(tasks)), port=port)
+            assert caught.value.code == "config.port_busy"
+            assert str(port) in caught.value.message
+            assert f"pid {os.getpid()}" in caught.value.message
+            assert server.urls() == ()
+            await server.close(0.1)
+
+    asyncio.run(run())
+
+
+def test_a_holder_of_the_ipv6_side_is_busy_too() -> None:
+    async def run() -> None:
+        with socket.socket(socket.AF_INET6) as held:
+            held.bind(("::1", 0))
+            held.listen()
+            port = held.getsockname()[1]
+            daemon = FakeDaemon()
+            tasks = Tasks("test", on_death=lambda story, _: daemon.deaths.append(story))
+            server = ApiServer(clock=daemon.clock)
+            with pytest.raises(ConfigError, match="port_busy"):
+                await server.start(create_app(daemon.dependencies(tasks)), port=port)
+            await asyncio.sleep(0.02)
+            with socket.socket() as again:  # the IPv4 side was let go
+                again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                again.bind(("127.0.0.1", port))
+            await server.close(0.1)
+
+    asyncio.run(run())
+
+
+def test_without_ipv6_ipv4_alone_serves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = ApiServer._bind  # pyright: ignore[reportPrivateUsage] - a machine without IPv6
+
+    async def no_v6(self: ApiServer, host: str) -> socket.socket:
+        if ":" in host:
+            raise OSError(99, "Cannot assign requested address")
+        return await real(self, host)
+
+    monkeypatch.setattr(ApiServer, "_bind", no_v6)
+
+    async def story(api: Api) -> None:
+        assert api.server.urls() == (f"http://127.0.0.1:{api.port}",)
+        assert (await api.client.get("/health")).status_code == 200
+
+    with_api(story)
+    assert "IPv4 alone serves" in caplog.text
+
+
+def test_wildcard_takes_over_from_loopback_and_gives_back() -> None:
+    async def story(api: Api) -> None:
+        for _ in range(2):
+            await api.server.open("0.0.0.0")
+            assert f"http://0.0.0.0:{api.port}" in api.server.urls()
+            async with httpx.AsyncClient(trust_env=False) as fresh:
+                reply = await fresh.get(f"http://127.0.0.1:{api.port}/health")
+                assert reply.status_code == 200
+            await api.server.close_beyond_loopback()
+            assert api.server.urls()[0] == f"http://127.0.0.1:{api.port}"
+            async with httpx.AsyncClient(trust_env=False) as fresh:
+                reply = await fresh.get(f"http://127.0.0.1:{api.port}/health")
+                assert reply.status_code == 200
+
+    with_api(story)
+
+
+def test_address_of_another_machine_cannot_be_opened_and_loopback_stays() -> None:
+    async def story(api: Api) -> None:
+        before = api.server.urls()
+        for host in ("192.0.2.77", "not an address"):
+            with pytest.raises(ConfigError) as caught:
+                await api.server.open(host)
+            assert caught.value.code == "config.invalid"
+        assert api.server.urls() == before
+
+    with_api(story)
+
+
+def test_nothing_opens_beyond_loopback_without_a_key() -> None:
+    kept: list[str | None] = []
+
+    async def persist(host: str | None) -> None:
+        kept.append(host)
+
+    async def story(api: Api) -> None:
+        listeners = ApiListeners(api.server, api.daemon.state, persist)
+        with pytest.raises(RequestError) as caught:
+            await listeners.open_api("0.0.0.0", persist=True)
+        assert caught.value.code == "request.forbidden"
+        assert caught.value.details["reason"] == "api.no_key"
+        assert kept == []
+        api.daemon.state.state = make_state(api_keys={KEY.key_id: KEY})
+        assert f"http://0.0.0.0:{api.port}" in await listeners.open_api("0.0.0.0", persist=True)
+        assert await listeners.open_api("0.0.0.0", persist=False) == listeners.urls()
+        assert kept == ["0.0.0.0"]
+        await listeners.close_api()
+        assert kept == ["0.0.0.0", None]
+
+    with_api(story)
+
+
+def test_closing_ends_streams_with_an_error_and_whole_answers_with_503() -> None:
+    gate = asyncio.Event()
+
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = [Started(1), Chunk("a"), gate]
+        streaming = asyncio.ensure_future(api.chat(stream=True))
+        asking = asyncio.ensure_future(api.chat())
+        following = asyncio.ensure_future(api.client.get("/events?follow=1"))
+        await until(lambda: api.app.n_open == 3 and len(api.daemon.inference.running) == 2)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await api.server.close(grace_s=5)
+        assert loop.time() - began < 2
+        assert events_of((await streaming).text)[-1]["error"]["code"] == "cluster.stopping"
+        whole = await asking
+        assert whole.status_code == 503
+        assert whole.headers["retry-after"] == "5"
+        assert (await following).status_code == 200
+        assert api.daemon.inference.running == {}
+        with pytest.raises(httpx.ConnectError):
+            await api.client.get("/health")
+
+    with_api(story)
+
+
+def test_a_client_that_does_not_leave_is_cut_after_the_grace() -> None:
+    async def story(api: Api) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{"
+        )
+        await until(lambda: api.app.n_open == 1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await api.server.close(grace_s=0.2)
+        assert 0.15 < loop.time() - began < 3
+        await until(lambda: api.app.n_open == 0)
+        writer.close()
+
+    with_api(story)
+
+
+def test_keep_alive_and_pipelining_keep_their_order() -> None:
+    async def story(api: Api) -> None:
+        request = b"GET /%b HTTP/1.1\r\nhost: localhost\r\n%b\r\n"
+        received = await api.raw(
+            request % (b"node_id", b"")
+            + request % (b"version", b"")
+            + request % (b"nowhere", b"connection: close\r\n")
+        )
+        assert received.count(b"HTTP/1.1 200 OK") == 2
+        assert received.count(b"HTTP/1.1 404 Not Found") == 1
+        assert received.index(b"naaaaaaaaaaaaaaaa") < received.index(b'"python"')
+
+    with_api(story)
+
+
+def test_idle_connections_are_closed() -> None:
+    async def story(api: Api) -> None:
+        received = await api.raw(b"GET /node_id HTTP/1.1\r\nhost: localhost\r\n\r\n", wait_s=3)
+        assert received.startswith(b"HTTP/1.1 200 OK")
+
+    with_api(story, limits=ConnectionLimits(keep_alive_s=0))
+
+
+def test_date_header_is_there() -> None:
+    async def story(api: Api) -> None:
+        assert (await api.client.get("/health")).headers["date"].endswith("GMT")
+        assert (await api.client.post(CHAT, json=chat_body())).headers["date"].endswith("GMT")
+
+    with_api(story)
