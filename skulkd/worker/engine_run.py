@@ -140,8 +140,8 @@ class EngineRun:
         await steps.check_listener(_set(self.process), _set(self._launch).endpoint)
         command_id = services.gateway.mint_command_id()
         statistics = await steps.probe(client, self._card, command_id)
-        self._slots = Slots(self._limits(statistics), client, services.clock)
-        return Serving(client, self._slots, on_load)
+        self._slots = Slots(self._limits(statistics), client, services.clock, on_load)
+        return Serving(client, self._slots)
 
     def launch_record(self, *, ready_at_ms: int, load_ms: int) -> LaunchRecord:
         """Say what became ready, so that a restart can repeat it."""

@@ -23,6 +23,7 @@ from protocol.events import SequencedEvent
 from protocol.ids import CommandId, InstanceId, ModelId, NodeId
 from protocol.nodes import EngineFacts, NodeFacts, Role
 from protocol.placements import MemoryArithmetic
+from protocol.readings import PhaseProgress
 from protocol.state import ClusterState
 from protocol.tasks import ChatTask
 from skulkd.core.facts import derive
@@ -79,7 +80,7 @@ class WorkerSettings:
     build: str
     """Version of this daemon."""
     role: Role = "full"
-    """A `management` node is measured, and runs nothing."""
+    """A `management` node is measured, and runs nothing: what was placed on it waits."""
     backends: tuple[BackendTag, ...] | None = None
     llama_server_bin: Path | None = None
     max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
@@ -158,6 +159,16 @@ class WorkerService:
         """What the probe pass found; None until it has ended."""
         return self._facts
 
+    async def disown(self) -> None:
+        """Take back what an earlier daemon has reported of runners here: they ended with it.
+
+        To be called before clients can ask: they would be sent to an engine that is not there.
+        """
+        desired = desired_runners(self._around.view.state, self._settings.node_id)
+        for action in reconcile(desired, ()):
+            if isinstance(action, RenewAttempt):
+                await self._around.gateway.submit(self._renewal(action))
+
     def start(self) -> None:
         """Begin; to be called once the node's own port has answered as this node.
 
@@ -224,8 +235,6 @@ class WorkerService:
     async def _run(self) -> None:
         await self._end_orphans()
         await self._probe()
-        if self._settings.role == "management":
-            return
         self._unsubscribe = self._around.view.subscribe(self._on_event)
         while not self._is_closing:
             self._wake.clear()
@@ -274,6 +283,8 @@ class WorkerService:
     def _act(self, action: Action) -> None:
         gateway = self._around.gateway
         match action:
+            case StartRunner() if self._settings.role == "management":
+                self._show_waiting(action.runner.key)
             case StartRunner():
                 runner = RunnerSupervisor(action.runner, self._services, self._wake.set)
                 self._runners[action.runner.key] = runner
@@ -294,14 +305,33 @@ class WorkerService:
                 )
                 self._reporter.put(report, key=("gone", action.key))
             case RenewAttempt():
-                renewal = RetryInstance(
-                    command_id=gateway.mint_command_id(),
-                    instance_id=action.instance_id,
-                    after_attempt=action.after_attempt,
-                )
-                self._reporter.put(renewal, key=("renew", action))
+                self._reporter.put(self._renewal(action), key=("renew", action))
             case _:
                 assert_never(action)
+
+    def _renewal(self, action: RenewAttempt) -> RetryInstance:
+        return RetryInstance(
+            command_id=self._around.gateway.mint_command_id(),
+            instance_id=action.instance_id,
+            after_attempt=action.after_attempt,
+        )
+
+    def _show_waiting(self, key: RunnerKey) -> None:
+        """Say why a runner that was placed here before does not start now."""
+        table, now = self._around.table, self._around.clock.monotonic_s()
+        shown = table.readings.progress.get((key.instance_id, key.rank))
+        if shown is None or shown.attempt != key.attempt:
+            waiting = PhaseProgress(
+                instance_id=key.instance_id,
+                node_id=self._settings.node_id,
+                rank=key.rank,
+                attempt=key.attempt,
+                phase="pending",
+                since_s=now,
+                at_s=now,
+                note="this node runs no models now (--no-worker)",
+            )
+            table.put_progress(waiting)
 
     def _serving(self, instance_id: InstanceId) -> Serving | None:
         for key, runner in self._runners.items():

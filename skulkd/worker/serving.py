@@ -6,7 +6,7 @@ await, and says the reason as its terminal.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from typing import TypeVar, final
 
 from engines.base import EngineClient
@@ -73,13 +73,11 @@ class Serving:
     Args:
         client: The connection to the engine.
         slots: Who may start.
-        on_load: Called when the number of running or waiting tasks has changed.
     """
 
-    def __init__(self, client: EngineClient, slots: Slots, on_load: Callable[[], None]) -> None:
+    def __init__(self, client: EngineClient, slots: Slots) -> None:
         self._client = client
         self._slots = slots
-        self._on_load = on_load
         self._streams: dict[CommandId, OpenStream] = {}
 
     @property
@@ -102,7 +100,7 @@ class Serving:
         frames: AsyncIterator[Frame] | None = None
         terminal: Failed | None = None
         try:
-            admission = await stream.wait(self._acquired(task))
+            admission = await stream.wait(self._slots.acquire(task))
             frames = self._client.chat(admission.task)
             while True:
                 yield await stream.wait(anext(frames))
@@ -132,12 +130,6 @@ class Serving:
         for stream in list(self._streams.values()):
             stream.end(error)
 
-    async def _acquired(self, task: ChatTask) -> Admission:
-        self._on_load()
-        admission = await self._slots.acquire(task)
-        self._on_load()
-        return admission
-
     async def _end(
         self, task: ChatTask, admission: Admission | None, frames: AsyncIterator[Frame] | None
     ) -> None:
@@ -148,7 +140,6 @@ class Serving:
             if admission is not None:
                 self._slots.release(admission)
             del self._streams[task.command_id]
-            self._on_load()
 
 
 def _doubled(task: ChatTask) -> ErrorBody:

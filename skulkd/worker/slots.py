@@ -1,6 +1,7 @@
 """Admission of tasks to one engine: `slot_queue` decides, this waits."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
@@ -48,12 +49,20 @@ class Slots:
         limits: What the engine was started with.
         client: Asked for the size of prompts.
         clock: For the guess in `engine.busy`.
+        on_change: Called when the number of running or waiting tasks has changed.
     """
 
-    def __init__(self, limits: SlotLimits, client: EngineClient, clock: Clock) -> None:
+    def __init__(
+        self,
+        limits: SlotLimits,
+        client: EngineClient,
+        clock: Clock,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self._limits: Final = limits
         self._client = client
         self._clock = clock
+        self._on_change = on_change
         self._queue = SlotQueue(
             slots=limits.slots,
             pool_tokens=limits.context_tokens,
@@ -117,6 +126,7 @@ class Slots:
         self._waiters.pop(ticket, None)
         self._queue.leave(ticket, now=self._clock.monotonic_s())
         self._pump()
+        self._on_change()
 
     def _check_open(self) -> None:
         if self._closed_by is not None:
@@ -134,6 +144,7 @@ class Slots:
     async def _wait(self, ticket: int, task: ChatTask, budget: TokenBudget) -> TokenBudget:
         waiter = self._renew_waiter(ticket)
         self._pump()
+        self._on_change()
         while await waiter == "count":
             # The new one is there before the queue may decide about it.
             waiter = self._renew_waiter(ticket)

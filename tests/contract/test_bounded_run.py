@@ -1,6 +1,7 @@
 import asyncio
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -47,9 +48,9 @@ def test_a_child_that_holds_the_pipe_open_does_not_hold_the_run() -> None:
     assert time.monotonic() - started < 5
 
 
-def test_a_missing_program_is_refused() -> None:
+def test_a_missing_program_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match="No such file") as caught:
-        asyncio.run(run_bounded(["/nonexistent/probe"], 1.0, 10))
+        asyncio.run(run_bounded([str(tmp_path / "missing")], 1.0, 10))
     assert caught.value.code == "runner.spawn_failed"
 
 

@@ -108,7 +108,7 @@ def test_a_signal_is_reported_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("program", "reason"),
-    [("/nonexistent/engine", "No such file"), ("/etc/passwd", "Permission denied")],
+    [("/etc/passwd/engine", "Not a directory"), ("/etc/passwd", "Permission denied")],
 )
 def test_a_program_that_cannot_be_executed_is_refused_with_the_systems_reason(
     tmp_path: Path, program: str, reason: str
@@ -351,7 +351,9 @@ def test_an_unreadable_record_is_removed(tmp_path: Path) -> None:
     directory.mkdir()
     (directory / "half.json").write_bytes(b'{"launch_id": "')
     (directory / "half.json.tmp").write_bytes(b"")
-    assert ProcessRecords(directory, RealDisk()).read_all() == ()
+    records = ProcessRecords(directory, RealDisk())
+    assert records.read_all() == ()
+    records.remove_halves()
     assert list(directory.iterdir()) == []
 
 
@@ -458,13 +460,13 @@ def test_a_watcher_kills_its_engine_when_the_daemon_is_killed() -> None:
         _await_end(engine)
 
 
-def test_a_watcher_reports_a_program_that_cannot_be_executed() -> None:
+def test_a_watcher_reports_a_program_that_cannot_be_executed(tmp_path: Path) -> None:
     async def story() -> None:
         with Path("/dev/null").open("wb") as null:
             output = Descriptors(stdout=null.fileno(), stderr=null.fileno())
             with pytest.raises(RunnerError, match="No such file"):
                 await ShimProcess.start(
-                    ["/nonexistent"], environment={}, output=output, watcher=True
+                    [str(tmp_path / "missing")], environment={}, output=output, watcher=True
                 )
 
     run(story)

@@ -99,6 +99,8 @@ class ChildLauncher:
 
     def orphans(self) -> tuple[ProcessRecord, ...]:
         """Read what an earlier daemon left."""
+        if not self._own:
+            self._records.remove_halves()
         return tuple(
             record for record in self._records.read_all() if record.launch_id not in self._own
         )

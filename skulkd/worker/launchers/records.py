@@ -46,10 +46,17 @@ class ProcessRecords:
         found = (self._read(self._directory / name) for name in names)
         return tuple(record for record in found if record is not None)
 
+    def remove_halves(self) -> None:
+        """Remove what a crash in the middle of a write left; while nobody writes, that is."""
+        try:
+            names = self._disk.list(self._directory)
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name.endswith(TEMPORARY_SUFFIX):
+                self._disk.remove(self._directory / name)
+
     def _read(self, path: Path) -> ProcessRecord | None:
-        if path.name.endswith(_SUFFIX + TEMPORARY_SUFFIX):
-            self._disk.remove(path)
-            return None
         if path.suffix != _SUFFIX:
             return None
         try:
