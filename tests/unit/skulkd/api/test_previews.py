@@ -7,7 +7,6 @@ from protocol.errors import PlacementError
 from protocol.ids import ModelId
 from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.state import ClusterState
-from skulkd.api.ports import CatalogModel
 from skulkd.api.previews import PreviewService
 from skulkd.eventlog.replica import Replica
 from skulkd.runtime.clock import LoopClock
@@ -19,19 +18,12 @@ from tests.support.fake_ports import FakeModels
 CARD = a_scripted_card()
 
 
-class OneModel(FakeModels):
-    """A catalogue of one."""
-
-    async def catalog(self) -> tuple[CatalogModel, ...]:
-        return (CatalogModel(card=CARD, origin="custom", installed=True),)
-
-
 def a_service(table: ReadingsTable, state: ClusterState) -> PreviewService:
     return PreviewService(
         node_id=a_node_id(),
         state=Replica(state),
         readings=table,
-        models=OneModel(),
+        models=FakeModels(CARD),
         clock=LoopClock(asyncio.get_running_loop()),
     )
 
@@ -68,14 +60,14 @@ def test_a_late_fact_is_waited_for() -> None:
         ReadingsTable(), PlacementRequest(model_id=CARD.model_id), reading_after_s=7
     )
     assert outcome.plans
-    assert 7 <= took_s < 7.5
+    assert 6.9 < took_s < 7.5
 
 
 def test_after_fifteen_seconds_the_missing_fact_is_named() -> None:
     outcome, took_s = preview(ReadingsTable(), PlacementRequest(model_id=CARD.model_id))
     assert not outcome.plans
     assert any(a_node_id() in fact or "memory" in fact for fact in outcome.missing_facts)
-    assert 15 <= took_s < 15.5
+    assert 14.9 < took_s < 15.5
 
 
 def test_an_unknown_model_is_refused_at_once() -> None:

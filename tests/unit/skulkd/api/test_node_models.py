@@ -1,0 +1,168 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from protocol.cards import LocalSource, ModelCard
+from protocol.errors import ErrorBody, StoreError
+from protocol.ids import ModelId
+from protocol.readings import TransferReading
+from protocol.state import ClusterState, DownloadOutcome
+from skulkd.api.node_models import NodeModels
+from skulkd.eventlog.replica import Replica
+from skulkd.runtime.clock import SystemClock
+from skulkd.worker.readings_table import ReadingsTable
+from store.layout import StoreLayout
+from store.service import Store
+from tests.support.builders import a_node_id, a_state
+from tests.support.gguf_builder import GgufBuilder
+
+BUNDLED = ModelId("smollm2-135m-instruct")
+
+
+class FakeDownloads:
+    """Transfers that a test begins and ends."""
+
+    def __init__(self) -> None:
+        self.running: list[ModelId] = []
+
+    def pull(self, card: ModelCard) -> bool:
+        if card.model_id in self.running:
+            return False
+        self.running.append(card.model_id)
+        return True
+
+    async def cancel_pull(self, model_id: ModelId) -> bool:
+        if model_id not in self.running:
+            return False
+        self.running.remove(model_id)
+        return True
+
+    def pulled(self) -> tuple[ModelId, ...]:
+        return tuple(self.running)
+
+
+class Setting:
+    """A node's models in a folder."""
+
+    def __init__(self, folder: Path, state: ClusterState | None = None) -> None:
+        self.downloads = FakeDownloads()
+        self.table = ReadingsTable()
+        store = Store(StoreLayout(folder / "models"), clock=SystemClock())
+        store.recover()
+        self.models = NodeModels(
+            node_id=a_node_id(),
+            store=store,
+            models_dir=folder / "models",
+            downloads=self.downloads,
+            state=Replica(state or a_state()),
+            readings=self.table,
+            environment={},
+            home=folder,
+        )
+
+
+def run(story: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await story()
+
+    asyncio.run(main())
+
+
+def a_weights_file(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(GgufBuilder().build())
+    return path
+
+
+def test_an_imported_file_is_used_where_it_lies(tmp_path: Path) -> None:
+    async def story() -> None:
+        setting = Setting(tmp_path)
+        path = a_weights_file(tmp_path / "mine" / "tiny.gguf")
+        card = await setting.models.import_file(str(path), ModelId("me/tiny"))
+        assert isinstance(card.source, LocalSource)
+        assert card.source.path == str(path)
+        found = {item.card.model_id: item for item in await setting.models.catalog()}
+        assert found[ModelId("me/tiny")].installed
+        (stored,) = (await setting.models.storage()).items
+        assert (stored.model_id, stored.linked) == ("me/tiny", True)
+        assert await setting.models.remove_card(ModelId("me/tiny"))
+        assert path.exists()
+
+    run(story)
+
+
+def test_a_pull_runs_until_it_is_cancelled(tmp_path: Path) -> None:
+    async def story() -> None:
+        setting = Setting(tmp_path)
+        assert (await setting.models.download_status(BUNDLED)).state == "absent"
+        begun = await setting.models.start_download(BUNDLED)
+        again = await setting.models.start_download(BUNDLED)
+        assert (begun.state, again.state) == ("running", "running")
+        assert setting.downloads.running == [BUNDLED]
+        assert (await setting.models.cancel_download(BUNDLED)).state == "absent"
+
+    run(story)
+
+
+def test_a_placements_transfer_is_shown_with_its_figures(tmp_path: Path) -> None:
+    async def story() -> None:
+        setting = Setting(tmp_path)
+        setting.table.put_transfer(
+            TransferReading(
+                node_id=a_node_id(),
+                model_id=BUNDLED,
+                at_s=0.0,
+                phase="download",
+                done_bytes=7,
+                total_bytes=70,
+                rate_bytes_s=None,
+                eta_s=None,
+                source="a test",
+            )
+        )
+        status = await setting.models.download_status(BUNDLED)
+        assert (status.state, status.phase) == ("running", "download")
+        assert (status.done_bytes, status.total_bytes, status.rate_bytes_s) == (7, 70, None)
+
+    run(story)
+
+
+def test_how_the_last_download_failed_is_told(tmp_path: Path) -> None:
+    error = ErrorBody(code="store.no_space", message="no space")
+    outcome = DownloadOutcome(
+        node_id=a_node_id(), model_id=BUNDLED, at_ms=1, size_bytes=0, error=error
+    )
+    state = a_state().model_copy(update={"downloads": {f"{a_node_id()}/{BUNDLED}": outcome}})
+
+    async def story() -> None:
+        status = await Setting(tmp_path, state).models.download_status(BUNDLED)
+        assert (status.state, status.error) == ("failed", error)
+
+    run(story)
+
+
+def test_a_model_without_a_card_is_refused_by_name(tmp_path: Path) -> None:
+    async def story() -> None:
+        with pytest.raises(StoreError) as refused:
+            await Setting(tmp_path).models.start_download(ModelId("no/such"))
+        assert refused.value.code == "store.not_found"
+
+    run(story)
+
+
+def test_files_of_other_programs_are_found_with_what_is_wrong_with_them(tmp_path: Path) -> None:
+    async def story() -> None:
+        setting = Setting(tmp_path)
+        folder = tmp_path / ".cache" / "llama.cpp"
+        good = a_weights_file(folder / "good.gguf")
+        (folder / "cut.gguf").write_bytes(good.read_bytes()[:40])
+        await setting.models.import_file(str(good), None)
+        found = {item.name: item for item in await setting.models.found(("llamacpp",))}
+        assert found["good.gguf"].imported
+        assert not found["good.gguf"].problem
+        assert not found["cut.gguf"].imported
+        assert found["cut.gguf"].problem
+
+    run(story)
