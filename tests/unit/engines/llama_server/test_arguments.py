@@ -1,0 +1,88 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engines.base import LoadSpec
+from engines.llama_server.arguments import (
+    ServerSettings,
+    binary_argv,
+    hosted_parameters,
+    settings_of,
+)
+from protocol.cards import Compute, ModelTask
+from tests.support.builders import a_card, an_engine
+from tests.support.llama_server_cli import parser
+
+SETTINGS = ServerSettings(
+    model_path="/models/a b.gguf",
+    socket_path="/run/x.sock",
+    context_tokens=4096,
+    slots=16,
+    n_threads=3,
+    n_gpu_layers=0,
+    embeddings="off",
+)
+
+
+def a_spec(
+    *, compute: Compute = "cpu", tasks: tuple[ModelTask, ...] = ("TextGeneration",)
+) -> LoadSpec:
+    return LoadSpec(
+        card=a_card().model_copy(update={"tasks": tasks}),
+        entry_path=Path("/models/a.gguf"),
+        context_tokens=4096,
+        slots=16,
+        compute=compute,
+        n_threads=3,
+        socket_path=Path("/run/x.sock"),
+        build=an_engine(),
+    )
+
+
+def test_both_spellings_say_the_same() -> None:
+    flags = parser().parse_args(binary_argv("/bin/llama-server", SETTINGS)[1:])
+    hosted = hosted_parameters(SETTINGS)
+    assert (flags.model, flags.host) == (hosted["model_path"], hosted["socket_path"])
+    assert (flags.ctx_size, flags.parallel) == (hosted["n_ctx"], hosted["n_parallel"])
+    assert flags.threads == flags.threads_batch == hosted["n_threads"]
+    assert flags.n_gpu_layers == hosted["n_gpu_layers"]
+    assert flags.cache_ram == hosted["cache_ram_mib"]
+    assert flags.ctx_checkpoints == hosted["n_ctx_checkpoints"]
+    assert flags.sse_ping_interval == hosted["sse_ping_interval"]
+    assert flags.kv_unified == hosted["kv_unified"]
+    assert (flags.fit, hosted["fit_params"]) == ("off", False)
+
+
+def test_the_context_of_a_request_is_the_whole_pool() -> None:
+    settings = settings_of(a_spec())
+    assert settings.context_tokens == 4096
+    assert hosted_parameters(settings)["kv_unified"] is True
+
+
+@pytest.mark.parametrize(("compute", "is_offloaded"), [("cpu", False), ("cuda", True)])
+def test_layers_go_to_the_device_that_was_planned(compute: Compute, is_offloaded: bool) -> None:
+    assert (settings_of(a_spec(compute=compute)).n_gpu_layers > 0) == is_offloaded
+
+
+@pytest.mark.parametrize(
+    ("tasks", "flags"),
+    [
+        (("TextGeneration",), ()),
+        (("TextEmbedding",), ("--embeddings",)),
+        (("TextGeneration", "TextEmbedding"), ("--embeddings", "--pooling", "mean")),
+    ],
+)
+def test_embeddings_are_pooled_by_the_model_if_it_can(
+    tasks: tuple[ModelTask, ...], flags: tuple[str, ...]
+) -> None:
+    settings = settings_of(a_spec(tasks=tasks))
+    plain = binary_argv("x", replace(settings, embeddings="off"))
+    assert binary_argv("x", settings) == plain + flags
+    assert hosted_parameters(settings)["has_mean_pooling"] is ("mean" in flags)
+
+
+def test_nothing_is_downloaded_and_no_page_is_served() -> None:
+    argv = binary_argv("x", SETTINGS)
+    assert {"--offline", "--no-webui"} <= set(argv)
+    assert "--port" not in argv

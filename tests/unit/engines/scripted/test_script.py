@@ -1,0 +1,79 @@
+import math
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from engines.scripted.script import Script, Utterance, count_tokens, embedding, render
+from protocol.cards import ScriptedSection
+
+REPLY = "one two  three"
+
+
+def said(script: Script, **options: object) -> tuple[list[str], str | None, int]:
+    defaults: dict[str, Any] = {"prompt_tokens": 0, "max_tokens": None, "stop": ()}
+    utterance = Utterance(script, **{**defaults, **options})
+    pieces: list[str] = []
+    while utterance.reason is None:
+        pieces.append(utterance.step())
+    return pieces, utterance.reason, utterance.n_tokens
+
+
+def a_script(**options: object) -> Script:
+    values: dict[str, Any] = {"slots": 1, "context_tokens": 100, "reply": REPLY, **options}
+    return Script(**values)
+
+
+def test_a_script_has_every_field_of_a_card() -> None:
+    of_card = set(ScriptedSection.model_fields)
+    assert {field.name for field in fields(Script)} == of_card | {"slots", "context_tokens"}
+
+
+def test_a_word_is_a_token_with_the_blanks_before_it() -> None:
+    assert said(a_script()) == (["one", " two", "  three", ""], "stop", 3)
+
+
+def test_a_repeated_reply_goes_on_to_the_end_of_the_budget() -> None:
+    pieces, reason, n_tokens = said(a_script(repeat=True), max_tokens=5)
+    assert ("".join(pieces), reason, n_tokens) == ("one two  three one two", "length", 5)
+
+
+def test_a_repeated_reply_ends_with_the_context() -> None:
+    _, reason, n_tokens = said(a_script(repeat=True), prompt_tokens=90)
+    assert (reason, n_tokens) == ("length", 10)
+
+
+def test_the_budget_cuts_the_reply() -> None:
+    assert said(a_script(), max_tokens=2) == (["one", " two"], "length", 2)
+
+
+def test_a_stop_string_across_tokens_ends_the_reply() -> None:
+    pieces, reason, _ = said(a_script(), stop=("o  th",))
+    assert ("".join(pieces), reason) == ("one tw", "stop")
+
+
+def test_text_held_back_in_vain_is_said_at_the_end() -> None:
+    assert "".join(said(a_script(), stop=("three four",))[0]) == REPLY
+
+
+@pytest.mark.parametrize("max_tokens", range(1, 9))
+def test_split_characters_are_said_whole_or_not_at_all(max_tokens: int) -> None:
+    reply = "\N{EURO SIGN}\N{PARTY POPPER}"
+    pieces, _, _ = said(a_script(reply=reply, split_utf8=True), max_tokens=max_tokens)
+    assert "".join(pieces) == reply.encode()[:max_tokens].decode("utf-8", "ignore")
+
+
+def test_an_empty_reply_ends_at_once() -> None:
+    assert said(a_script(reply=" ", repeat=True)) == ([""], "stop", 0)
+
+
+def test_the_prompt_is_counted_in_words() -> None:
+    prompt = render([{"role": "user", "content": "two words"}])
+    assert count_tokens(prompt) == 3
+
+
+def test_an_embedding_has_length_one_and_depends_on_the_text() -> None:
+    assert math.isclose(sum(value * value for value in embedding("a fox")), 1.0)
+    assert embedding("a fox") == embedding("a fox")
+    assert embedding("a fox") != embedding("the sea")
+    assert len(embedding("")) == 8
