@@ -128,7 +128,7 @@ class ApiServer:
             self._listening.pop(name).close()
         if "127.0.0.1" not in self._listening:
             await self._listen_after("127.0.0.1", is_waiting=True)
-        for connection in self._connections():
+        for connection in self.connections():
             if connection.client is not None and not is_loopback(connection.client[0]):
                 connection.shutdown()
 
@@ -150,12 +150,12 @@ class ApiServer:
         await self.stop_listening()
         if self._app is not None:
             self._app.stop()
-        for connection in self._connections():
+        for connection in self.connections():
             connection.shutdown()  # the idle ones at once, the others after their response
         deadline = self._clock.monotonic_s() + grace_s
         while self._shared.connections and self._clock.monotonic_s() < deadline:
             await sleep(_POLL_S)
-        cut = self._connections()
+        cut = self.connections()
         for connection in cut:
             connection.abort()
         if cut:
@@ -165,7 +165,8 @@ class ApiServer:
                 task.cancel()
             await asyncio.wait(self._shared.tasks, timeout=1.0)
 
-    def _connections(self) -> list[GuardedHttp]:
+    def connections(self) -> list[GuardedHttp]:
+        """Give the connections that are open now."""
         return [item for item in self._shared.connections if isinstance(item, GuardedHttp)]
 
     # ---- Sockets ----

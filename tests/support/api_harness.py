@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, final
 
 import httpx
+import uvloop
 
 from skulkd.api.app import ApiApp, create_app
 from skulkd.api.connection import ConnectionLimits
@@ -108,14 +109,16 @@ def with_api(
     story: Callable[[Api], Awaitable[None]],
     daemon: FakeDaemon | None = None,
     limits: ConnectionLimits | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
 ) -> None:
-    """Run a test's story against a running API."""
+    """Run a test's story against a running API, on the loop that the daemon uses."""
 
     async def run() -> None:
         async with running_api(daemon or FakeDaemon(), limits) as api:
             await story(api)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(run())
 
 
 async def until(holds: Callable[[], bool], *, within_s: float = 3.0) -> None:

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 
 import httpx
 import pytest
+import uvloop
 
 from protocol.data_frames import Chunk, Started
 from protocol.errors import ConfigError, RequestError
@@ -15,8 +17,16 @@ from skulkd.api.app import create_app
 from skulkd.api.connection import ConnectionLimits
 from skulkd.api.server import ApiListeners, ApiServer
 from skulkd.runtime.tasks import Tasks
-from tests.support.api_harness import CHAT, Api, chat_body, events_of, until, with_api
-from tests.support.fake_ports import FakeDaemon, make_state
+from tests.support.api_harness import (
+    CHAT,
+    Api,
+    chat_body,
+    events_of,
+    request_bytes,
+    until,
+    with_api,
+)
+from tests.support.fake_ports import FakeDaemon, make_state, plain_answer
 
 KEY = ApiKey(
     key_id=KeyId("key-aaaaaaaa"), name="k", secret_sha256="ab" * 32, scope="read", created_at_ms=1
@@ -32,14 +42,28 @@ def test_both_loopback_families_serve_on_one_port() -> None:
     with_api(story)
 
 
-def test_head_and_body_of_an_answer_are_not_held_back() -> None:
+@pytest.mark.parametrize("loop_factory", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_head_and_body_of_an_answer_are_not_held_back(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     async def story(api: Api) -> None:
-        # asyncio sets TCP_NODELAY only where the listening socket names its protocol.
-        listening = api.server._listening  # pyright: ignore[reportPrivateUsage] - see above
-        server = next(iter(listening.values()))
-        assert server.sockets[0].proto == socket.IPPROTO_TCP
+        await api.client.get("/health")
+        (connection,) = api.server.connections()
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
-    with_api(story)
+    with_api(story, loop_factory=loop_factory)
+
+
+def test_a_client_that_never_takes_its_last_answer_is_let_go() -> None:
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = plain_answer("x" * (16 << 20))
+        with socket.create_connection(("127.0.0.1", api.port)) as client:
+            client.sendall(request_bytes("POST", CHAT, chat_body()))
+            await until(lambda: len(api.daemon.inference.tasks) == 1)
+            await until(lambda: api.server.connections() == [])
+
+    with_api(story, limits=ConnectionLimits(keep_alive_s=0))
 
 
 def test_busy_port_names_its_holder() -> None:
