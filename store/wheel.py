@@ -10,7 +10,6 @@ import stat
 import struct
 import zipfile
 import zlib
-from io import FileIO
 from typing import IO, Final, NoReturn, final
 
 from protocol.cards import ArtifactFile
@@ -50,7 +49,7 @@ class MemberExtraction:
         self._hash = hashlib.sha256()
         self._done_bytes = 0
         self._reader: IO[bytes] | None = None
-        self._file: FileIO | None = None
+        self._descriptor = -1
 
     @property
     def done_bytes(self) -> int:
@@ -70,26 +69,28 @@ class MemberExtraction:
         """
         if self._reader is None:
             self._reader = self._open_member()
-        if self._file is None:
-            self._file = self._open_file()
+        if self._descriptor < 0:
+            self._descriptor = self._open_file()
         goal = self._done_bytes + EXTRACT_SLICE_BYTES
         while self._done_bytes < goal:
             chunk = self._read(self._reader)
             if not chunk:
-                self._finish(self._file)
+                self._finish()
                 return False
             self._done_bytes += len(chunk)
             if self._done_bytes > self._member.size_bytes:
                 self._refuse(f"more than the {self._member.size_bytes} bytes listed")
-            self._file.write(chunk)
+            self._write(chunk)
             self._hash.update(chunk)
         return True
 
     def close(self) -> None:
         """Close both ends; the wheel stays open. Idempotent."""
-        for end in (self._reader, self._file):
-            if end is not None:
-                end.close()
+        if self._reader is not None:
+            self._reader.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def _open_member(self) -> IO[bytes]:
         try:
@@ -99,10 +100,10 @@ class MemberExtraction:
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError) as error:
             self._refuse(f"not a usable wheel: {error}")
 
-    def _open_file(self) -> FileIO:
+    def _open_file(self) -> int:
         make_directories(self._directory, self._member.path.split("/")[:-1])
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        return FileIO(open_beneath(self._directory, self._temporary, flags), "wb")
+        return open_beneath(self._directory, self._temporary, flags)
 
     def _read(self, reader: IO[bytes]) -> bytes:
         try:
@@ -110,11 +111,17 @@ class MemberExtraction:
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             self._refuse(f"damaged: {error}")
 
-    def _finish(self, file: FileIO) -> None:
+    def _write(self, chunk: bytes) -> None:
+        # A disk that is nearly full takes less than it is given before it refuses.
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def _finish(self) -> None:
         expected, found = self._member.sha256, self._hash.hexdigest()
         if found != expected:
             raise digest_mismatch(self._member.path, expected=expected, found=found)
-        os.fsync(file.fileno())
+        os.fsync(self._descriptor)
         os.replace(
             self._temporary,
             self._member.path,

