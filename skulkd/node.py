@@ -139,6 +139,7 @@ class Node:
         store = await self._open_store()
         worker = self._make_worker(gateway, replica, store, log)
         self._on_stop(stack, "worker", _WORKER_STOP_S, partial(worker.close, _WORKER_STOP_S))
+        await worker.disown()
         if self._settings.serve_api:
             await self._start_api(stack, gateway, replica, store, worker)
         await gateway.submit(
