@@ -1,0 +1,156 @@
+"""Engines that die, hang or fail to start, as clients and operators meet it."""
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.support.chat_client import answer_text, ask, chat_stream
+from tests.support.daemon import Daemon, wait_until
+from tests.support.scripted_models import add_scripted_model, add_slow_talker
+
+
+def engine_pid(daemon: Daemon, instance_id: str) -> int:
+    pid = daemon.instance(instance_id)["runners"][0]["pid"]
+    assert isinstance(pid, int)
+    return pid
+
+
+def failures_of(daemon: Daemon) -> list[dict[str, Any]]:
+    failures: list[dict[str, Any]] = daemon.http.get("/state").json()["failures"]
+    return failures
+
+
+def attempt_is(daemon: Daemon, instance_id: str, attempt: int, phase: str) -> bool:
+    document = daemon.instance(instance_id)
+    return document["attempt"] == attempt and document["phase"] == phase
+
+
+def test_b26_a10_a_killed_engine_ends_its_streams_with_an_error_and_is_relaunched(
+    daemon: Daemon,
+) -> None:
+    victim = add_slow_talker(daemon.models_dir, "scripted/victim")
+    other = add_slow_talker(daemon.models_dir, "scripted/other")
+    victim_id, other_id = daemon.place(victim), daemon.place(other)
+    daemon.wait_phase(victim_id)
+    daemon.wait_phase(other_id)
+    with chat_stream(daemon, victim) as broken, chat_stream(daemon, other) as whole:
+        broken.read(3)
+        whole.read(3)
+        os.kill(engine_pid(daemon, victim_id), signal.SIGKILL)
+        killed_at_s = time.monotonic()
+        broken.read_to_end()
+        assert broken.ended_at_s is not None
+        assert broken.ended_at_s - killed_at_s < 2
+        assert not broken.is_done
+        assert broken.error is not None
+        assert broken.error["type"] == "server_error"
+        assert broken.error["code"] == "engine.gone"
+        assert broken.error["param"] is None
+
+        wait_until(lambda: bool(failures_of(daemon)), timeout_s=2, what="failure shown")
+        failures = failures_of(daemon)
+        assert [failure["instanceId"] for failure in failures] == [victim_id]
+        assert failures[-1]["signal"] == "SIGKILL"
+        assert failures[-1]["final"] is False
+        assert any("model loaded" in line for line in failures[-1]["logTail"])
+
+        wait_until(
+            lambda: attempt_is(daemon, victim_id, 2, "ready"), timeout_s=15, what="relaunched"
+        )
+        whole.read(3)
+        assert daemon.instance(other_id)["attempt"] == 1
+    assert answer_text(ask(daemon, victim, max_tokens=3))
+
+
+def test_a05_a_killed_engine_answers_a_whole_request_with_an_error_status(daemon: Daemon) -> None:
+    model = add_slow_talker(daemon.models_dir)
+    instance_id = daemon.place(model)
+    daemon.wait_phase(instance_id)
+    answers: list[httpx.Response] = []
+    asking = threading.Thread(target=lambda: answers.append(ask(daemon, model)))
+    asking.start()
+    wait_until(
+        lambda: daemon.instance(instance_id)["inFlight"] == 1, timeout_s=5, what="one in flight"
+    )
+    os.kill(engine_pid(daemon, instance_id), signal.SIGKILL)
+    asking.join(2)
+    assert not asking.is_alive()
+    assert answers[0].status_code == 503
+    error = answers[0].json()["error"]
+    assert error["type"] == "server_error"
+    assert error["code"] == "engine.gone"
+    assert int(answers[0].headers["retry-after"]) >= 1
+
+
+def test_while_an_engine_is_relaunched_requests_are_told_to_come_back(daemon: Daemon) -> None:
+    model = add_scripted_model(daemon.models_dir, load_delay_ms=500)
+    instance_id = daemon.place(model)
+    daemon.wait_phase(instance_id)
+    os.kill(engine_pid(daemon, instance_id), signal.SIGKILL)
+    wait_until(lambda: daemon.instance(instance_id)["attempt"] == 2, timeout_s=2, what="attempt 2")
+    answer = ask(daemon, model)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "request.instance_loading"
+    assert answer.json()["error"]["loading"]["attempt"] == 2
+    assert int(answer.headers["retry-after"]) >= 1
+    daemon.wait_phase(instance_id)
+    assert answer_text(ask(daemon, model))
+
+
+def test_b24_an_engine_that_exits_during_load_is_shown_with_code_and_last_lines(
+    daemon: Daemon,
+) -> None:
+    model = add_scripted_model(
+        daemon.models_dir,
+        load_delay_ms=300,
+        load_exit_code=3,
+        load_stderr="error: tensor blk.0 is missing\nerror: cannot load model",
+    )
+    instance_id = daemon.place(model)
+    placed_at_s = time.monotonic()
+    wait_until(
+        lambda: daemon.instance(instance_id)["phase"] == "failed", timeout_s=5, what="failed"
+    )
+    assert time.monotonic() - placed_at_s < 3
+    failure = daemon.instance(instance_id)["failure"]
+    assert failure["exitCode"] == 3
+    assert failure["final"] is True
+    assert failure["phase"] == "load"
+    assert failure["error"]["code"] == "runner.exited"
+    assert "code 3" in failure["error"]["message"]
+    assert "cannot load model" in failure["error"]["message"]
+    assert failure["logTail"][-1] == "error: cannot load model"
+    assert len(failure["logTail"]) <= 20
+
+    answer = ask(daemon, model)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["failure"]["exit_code"] == 3
+    health = daemon.http.get("/health").json()
+    assert [reason["code"] for reason in health["reasons"]].count("instance.failed") == 1
+
+
+def test_b24_the_cli_shows_exit_code_and_last_lines_of_a_failed_placement(daemon: Daemon) -> None:
+    add_scripted_model(daemon.models_dir, load_exit_code=3, load_stderr="error: cannot load model")
+    placed = daemon.skulk("place", "scripted/story", "--wait")
+    assert placed.returncode != 0
+    assert "exited with code 3" in placed.stderr
+    assert "cannot load model" in placed.stderr
+
+
+def test_an_engine_that_ignores_sigterm_is_killed_and_gone(daemon: Daemon) -> None:
+    model = add_scripted_model(daemon.models_dir, ignore_sigterm=True)
+    instance_id = daemon.place(model)
+    daemon.wait_phase(instance_id)
+    pid = engine_pid(daemon, instance_id)
+    assert daemon.http.delete(f"/instance/{instance_id}").status_code == 202
+    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=10, what="killed after SIGTERM")
+    wait_until(
+        lambda: daemon.http.get(f"/instance/{instance_id}").status_code == 404,
+        timeout_s=2,
+        what="forgotten",
+    )
