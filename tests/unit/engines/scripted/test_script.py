@@ -1,6 +1,5 @@
 import math
 from dataclasses import fields
-from typing import Any
 
 import pytest
 
@@ -10,18 +9,22 @@ from protocol.cards import ScriptedSection
 REPLY = "one two  three"
 
 
-def said(script: Script, **options: object) -> tuple[list[str], str | None, int]:
-    defaults: dict[str, Any] = {"prompt_tokens": 0, "max_tokens": None, "stop": ()}
-    utterance = Utterance(script, **{**defaults, **options})
+def said(
+    script: Script,
+    *,
+    prompt_tokens: int = 0,
+    max_tokens: int | None = None,
+    stop: tuple[str, ...] = (),
+) -> tuple[list[str], str | None, int]:
+    utterance = Utterance(script, prompt_tokens=prompt_tokens, max_tokens=max_tokens, stop=stop)
     pieces: list[str] = []
     while utterance.reason is None:
         pieces.append(utterance.step())
     return pieces, utterance.reason, utterance.n_tokens
 
 
-def a_script(**options: object) -> Script:
-    values: dict[str, Any] = {"slots": 1, "context_tokens": 100, "reply": REPLY, **options}
-    return Script(**values)
+def a_script(*, reply: str = REPLY, repeat: bool = False, split_utf8: bool = False) -> Script:
+    return Script(slots=1, context_tokens=100, reply=reply, repeat=repeat, split_utf8=split_utf8)
 
 
 def test_a_script_has_every_field_of_a_card() -> None:
