@@ -134,12 +134,18 @@ class Serving:
         self, task: ChatTask, admission: Admission | None, frames: AsyncIterator[Frame] | None
     ) -> None:
         try:
-            if isinstance(frames, AsyncGenerator):
-                await frames.aclose()
+            if frames is not None:
+                await close_frames(frames)
         finally:
             if admission is not None:
                 self._slots.release(admission)
             del self._streams[task.command_id]
+
+
+async def close_frames(frames: AsyncIterator[Frame]) -> None:
+    """Close an engine's stream, wherever it is, which frees its slot; idempotent."""
+    if isinstance(frames, AsyncGenerator):
+        await frames.aclose()
 
 
 def _doubled(task: ChatTask) -> ErrorBody:

@@ -69,6 +69,8 @@ class Slots:
             max_queued=limits.max_queued,
         )
         self._waiters: dict[int, asyncio.Future[_Signal]] = {}
+        self._admitted_early: set[int] = set()
+        """Admitted between the request to count and the moment the task woke up to do so."""
         self._closed_by: ErrorBody | None = None
 
     @property
@@ -124,6 +126,7 @@ class Slots:
 
     def _leave(self, ticket: int) -> None:
         self._waiters.pop(ticket, None)
+        self._admitted_early.discard(ticket)
         self._queue.leave(ticket, now=self._clock.monotonic_s())
         self._pump()
         self._on_change()
@@ -157,6 +160,11 @@ class Slots:
     def _renew_waiter(self, ticket: int) -> "asyncio.Future[_Signal]":
         waiter: asyncio.Future[_Signal] = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = waiter
+        if ticket in self._admitted_early:
+            self._admitted_early.discard(ticket)
+            waiter.set_result("admit")
+        elif self._closed_by is not None:
+            waiter.set_result("closed")
         return waiter
 
     async def _counted(self, task: ChatTask) -> TokenBudget:
@@ -181,6 +189,8 @@ class Slots:
             waiter = self._waiters[step.ticket]
             if not waiter.done():
                 waiter.set_result("admit" if isinstance(step, Admit) else "count")
+            elif isinstance(step, Admit):
+                self._admitted_early.add(step.ticket)
 
     def _busy(self) -> EngineError:
         return EngineError(

@@ -20,6 +20,7 @@ from protocol.placements import Plan
 from protocol.tasks import ChatMessage, ChatTask
 from skulkd.runtime.tasks import run_blocking, sleep
 from skulkd.worker.launchers.base import EngineProcess, ProcessUsage
+from skulkd.worker.serving import close_frames
 from store.progress import TransferProgress
 
 COMPUTES: Final[tuple[Compute, ...]] = get_args(Compute)
@@ -263,11 +264,15 @@ async def _probe_chat(client: EngineClient, model_id: ModelId, command_id: Comma
         messages=(ChatMessage(role="user", content="Hi"),),
         max_tokens=1,
     )
-    async for frame in client.chat(task):
-        if isinstance(frame, Failed):
-            raise error_of(frame.error)
-        if isinstance(frame, Finished):
-            return
+    frames = client.chat(task)
+    try:
+        async for frame in frames:
+            if isinstance(frame, Failed):
+                raise error_of(frame.error)
+            if isinstance(frame, Finished):
+                return
+    finally:
+        await close_frames(frames)
     raise EngineError("engine.request_failed", "the stream ended without a terminal")
 
 
