@@ -239,7 +239,7 @@ def test_closing_before_a_task_wakes_up_to_count_refuses_it() -> None:
         second = asyncio.create_task(slots.acquire(a_task(max_tokens=900)))
         await asyncio.sleep(0)
         slots.close(ErrorBody(code="engine.gone", message="gone"))
-        with pytest.raises(SkulkError, match="engine.gone"):
+        with pytest.raises(SkulkError, match="gone"):
             await second
         slots.release(first)
 
