@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -93,6 +94,45 @@ def test_an_exit_code_arrives_within_milliseconds_and_leaves_no_zombie(
             assert group.start_mark(process.pid) is None
 
     run(story, uv=uv)
+
+
+def _refuse_pidfd(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def pidfd_open(_pid: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("os.pidfd_open", pidfd_open)
+
+
+def test_a_kernel_without_pidfds_is_served_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _refuse_pidfd(monkeypatch, errno.ENOSYS)
+
+    async def story() -> None:
+        async with launcher_in(tmp_path) as launcher:
+            process = await launcher.spawn(python("raise SystemExit(3)"), OWNER)
+            assert await process.wait_exit() == ExitStatus(exit_code=3)
+            running = await launcher.spawn(python("import time; time.sleep(60)"), OWNER)
+            assert running.record.start_mark is not None
+            assert group.kill_if_marked(running.pid, running.record.start_mark)
+            assert await running.wait_exit() == ExitStatus(signal="SIGKILL")
+
+    run(story)
+
+
+def test_a_process_that_cannot_be_watched_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _refuse_pidfd(monkeypatch, errno.EMFILE)
+
+    async def story() -> None:
+        async with launcher_in(tmp_path) as launcher:
+            with pytest.raises(RunnerError, match="Too many open files") as caught:
+                await launcher.spawn(python("import time; time.sleep(60)"), OWNER)
+            assert caught.value.code == "runner.spawn_failed"
+            assert launcher.orphans() == ()
+
+    run(story)
 
 
 def test_a_signal_is_reported_by_name(tmp_path: Path) -> None:

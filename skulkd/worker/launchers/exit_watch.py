@@ -1,9 +1,11 @@
 """Learning within a millisecond that a child has ended: a descriptor that becomes readable."""
 
 import asyncio
+import errno
 import os
 import select
 import sys
+import threading
 from collections.abc import Callable
 from typing import final
 
@@ -41,7 +43,12 @@ class ExitWatch:
 
 def _exit_descriptor(pid: int) -> int:
     if sys.platform == "linux":
-        return os.pidfd_open(pid)
+        try:
+            return os.pidfd_open(pid)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            return _thread_descriptor(pid)
     queue = select.kqueue()
     event = select.kevent(
         pid,
@@ -55,3 +62,17 @@ def _exit_descriptor(pid: int) -> int:
         queue.close()
         raise
     return os.dup(queue.fileno())
+
+
+def _thread_descriptor(pid: int) -> int:
+    """Wait in a thread, for kernels before 5.3: the other end of the pipe closes at the exit."""
+    read_fd, write_fd = os.pipe()
+
+    def wait() -> None:
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        finally:
+            os.close(write_fd)
+
+    threading.Thread(target=wait, name=f"exit of {pid}", daemon=True).start()
+    return read_fd

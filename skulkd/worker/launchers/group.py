@@ -1,10 +1,11 @@
 """Processes as the kernel names them: start marks, groups, listeners. Blocking, mostly short."""
 
 import contextlib
+import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import psutil
@@ -59,26 +60,34 @@ def marked_processes(launch_id: str) -> tuple[int, ...]:
 
 def kill_if_marked(pid: int, mark: str) -> bool:
     """Kill a process if it is still the one with this start mark; tell whether it was."""
-    if sys.platform == "linux":
-        try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return False
-        try:
-            # The descriptor holds on to one process; only now is the comparison worth something.
+    try:
+        with _held(pid) as kill:
+            # Only while the process is held on to is the comparison worth something.
             if start_mark(pid) != mark:
                 return False
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        finally:
-            os.close(pidfd)
-        return True
-    if start_mark(pid) != mark:
+            kill()
+    except ProcessLookupError:
         return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
     return True
+
+
+@contextlib.contextmanager
+def _held(pid: int) -> Generator[Callable[[], None]]:
+    """Hold on to a process, so that its pid cannot mean another one; where the kernel can."""
+    if sys.platform != "linux":
+        yield lambda: os.kill(pid, signal.SIGKILL)
+        return
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:
+            raise
+        yield lambda: os.kill(pid, signal.SIGKILL)
+        return
+    try:
+        yield lambda: signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    finally:
+        os.close(pidfd)
 
 
 def is_running(pid: int, mark: str) -> bool:

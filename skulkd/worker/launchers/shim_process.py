@@ -84,7 +84,13 @@ class ShimProcess:
             raise _spawn_failed(argv[0], str(error)) from error
         finally:
             _close_all(status_write, lifetime_read if watcher else None)
-        process = cls(child, lifetime_write)
+        try:
+            process = cls(child, lifetime_write)
+        except OSError as error:
+            child.kill()
+            child.wait()
+            _close_all(status_read, lifetime_write)
+            raise _spawn_failed(argv[0], f"it cannot be watched: {error}") from error
         try:
             complaint = await _read_status(status_read)
         except BaseException:

@@ -220,11 +220,12 @@ def test_closing_refuses_who_waits_or_counts_and_lets_who_runs_go_on() -> None:
 def test_room_that_comes_free_before_a_task_wakes_up_to_count_is_not_lost() -> None:
     async def story() -> None:
         slots = slots_of(CountingClient(), slots=2, context_tokens=1000)
-        first = await slots.acquire(a_task(max_tokens=900))
-        second = asyncio.create_task(slots.acquire(a_task(max_tokens=900)))
-        await asyncio.sleep(0)  # the second one has been asked to count and has not woken up yet
-        slots.release(first)
-        admission = await second
+        running = [await slots.acquire(a_task(max_tokens=400)) for _ in range(2)]
+        waiting = asyncio.create_task(slots.acquire(a_task(max_tokens=900)))
+        await settle()
+        slots.release(running[0])  # a slot, but not enough of the pool: the task is to count
+        slots.release(running[1])  # the whole pool, before the task has woken up
+        admission = await waiting
         assert slots.n_running == 1
         slots.release(admission)
         assert (slots.n_running, slots.n_queued) == (0, 0)
@@ -234,13 +235,15 @@ def test_room_that_comes_free_before_a_task_wakes_up_to_count_is_not_lost() -> N
 
 def test_closing_before_a_task_wakes_up_to_count_refuses_it() -> None:
     async def story() -> None:
-        slots = slots_of(CountingClient(), slots=2, context_tokens=1000)
-        first = await slots.acquire(a_task(max_tokens=900))
-        second = asyncio.create_task(slots.acquire(a_task(max_tokens=900)))
-        await asyncio.sleep(0)
+        client = CountingClient()
+        slots = slots_of(client, slots=2, context_tokens=1000)
+        running = [await slots.acquire(a_task(max_tokens=400)) for _ in range(2)]
+        waiting = asyncio.create_task(slots.acquire(a_task(max_tokens=900)))
+        await settle()
+        slots.release(running[0])
         slots.close(ErrorBody(code="engine.gone", message="gone"))
         with pytest.raises(SkulkError, match="gone"):
-            await second
-        slots.release(first)
+            await waiting
+        slots.release(running[1])
 
     run(story)
