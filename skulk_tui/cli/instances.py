@@ -1,7 +1,7 @@
 """`skulk ps | stop | retry | instance show`: what is placed, and ending or renewing it."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -31,6 +31,8 @@ TargetsArgument = Annotated[
 InstanceArgument = Annotated[
     str, typer.Argument(metavar="INSTANCE", help="An instance id, the start of one, or a model id.")
 ]
+START_MIN_CHARS: Final = 8
+"""Of an instance's id; the first 7 are the same for all that one node has placed."""
 WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for it to be done.")]
 
 
@@ -194,6 +196,8 @@ def find_instances(
     exact = [view for view in state.instances.values() if target == view.instance_id]
     by_model = [view for view in state.instances.values() if target == view.model_id]
     started = [view for view in state.instances.values() if view.instance_id.startswith(target)]
+    if len(target) < START_MIN_CHARS:
+        started = []
     found = exact or by_model or started
     if not found:
         for failure in state.placement_failures:

@@ -2,7 +2,6 @@
 
 import json
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import pytest
@@ -74,11 +73,11 @@ ASKING = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with FakeNode() as running:
-        path = f"/instance/{an_instance_id()}"
-        running.on("GET", path, a_view(), refusal("request.not_found", status=404))
-        yield running
+def node(node: FakeNode) -> FakeNode:
+    """The instance is there when it is first asked for, and gone afterwards."""
+    path = f"/instance/{an_instance_id()}"
+    node.on("GET", path, a_view(), refusal("request.not_found", status=404))
+    return node
 
 
 @pytest.fixture

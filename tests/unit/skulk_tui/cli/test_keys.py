@@ -1,0 +1,49 @@
+from protocol.control_api import KeyList, KeyView
+from tests.support.builders import NOW_MS, a_key_id
+from tests.support.command_line import skulk
+from tests.support.fake_node import KEY, FakeNode
+
+
+def test_a_new_key_stands_alone_on_stdout(node: FakeNode) -> None:
+    ran = skulk("keys", "create", "laptop", node=node.url)
+    assert (ran.code, ran.out) == (0, f"{KEY}\n")
+    assert "not shown again" in ran.err
+    assert KEY not in ran.err
+
+
+def test_scope_and_life_are_asked_for(node: FakeNode) -> None:
+    skulk("keys", "create", "ci", "--scope", "operate", "--expires", "30d", node=node.url)
+    (asked,) = node.asked("POST", "/v1/keys")
+    assert asked.body == {"name": "ci", "scope": "operate", "expires_in_s": 30 * 86400}
+
+
+def test_senseless_keys_are_refused_before_a_node_is_asked(node: FakeNode) -> None:
+    ran = skulk("keys", "create", "ci", "--scope", "amdin", node=node.url)
+    assert (ran.code, ran.err.splitlines()[-1]) == (2, "  remedy: Did you mean 'admin'?")
+    assert skulk("keys", "create", "ci", "--expires", "5s", node=node.url).code == 2
+    assert skulk("keys", "create", "x" * 101, node=node.url).code == 2
+    assert node.seen == []
+
+
+def test_a_key_is_revoked_by_id_or_name_after_a_yes(node: FakeNode) -> None:
+    assert skulk("keys", "revoke", "laptop", node=node.url).code == 2
+    for word in ("laptop", a_key_id()):
+        assert skulk("keys", "revoke", word, "--yes", node=node.url).code == 0
+    assert len(node.asked("DELETE", f"/v1/keys/{a_key_id()}")) == 2
+
+
+def test_a_name_that_several_keys_have_revokes_none(node: FakeNode) -> None:
+    keys = tuple(
+        KeyView(key_id=a_key_id(number), name="laptop", scope="infer", created_at_ms=NOW_MS)
+        for number in (1, 2)
+    )
+    node.on("GET", "/v1/keys", KeyList(items=keys))
+    ran = skulk("keys", "revoke", "laptop", "--yes", node=node.url)
+    assert ran.code == 2
+    assert a_key_id(2) in ran.err
+
+
+def test_opening_the_api_says_from_where_it_is_reached(node: FakeNode) -> None:
+    ran = skulk("api", "open", "--host", "192.168.1.5", "--no-persist", node=node.url)
+    assert "the network, with an API key" in ran.out
+    assert node.asked("POST", "/v1/api/open")[0].body == {"host": "192.168.1.5", "persist": False}
