@@ -219,9 +219,9 @@ def test_closing_refuses_who_waits_or_counts_and_lets_who_runs_go_on() -> None:
 
 def test_room_that_comes_free_before_a_task_wakes_up_to_count_is_not_lost() -> None:
     async def story() -> None:
-        slots = slots_of(CountingClient(), slots=2, context_tokens=1000)
-        running = [await slots.acquire(a_task(max_tokens=400)) for _ in range(2)]
-        waiting = asyncio.create_task(slots.acquire(a_task(max_tokens=900)))
+        slots = slots_of(CountingClient(), slots=2)
+        running = [await slots.acquire(a_task(max_tokens=1200)) for _ in range(2)]
+        waiting = asyncio.create_task(slots.acquire(a_task(max_tokens=3000)))
         await settle()
         slots.release(running[0])  # a slot, but not enough of the pool: the task is to count
         slots.release(running[1])  # the whole pool, before the task has woken up
@@ -236,9 +236,9 @@ def test_room_that_comes_free_before_a_task_wakes_up_to_count_is_not_lost() -> N
 def test_closing_before_a_task_wakes_up_to_count_refuses_it() -> None:
     async def story() -> None:
         client = CountingClient()
-        slots = slots_of(client, slots=2, context_tokens=1000)
-        running = [await slots.acquire(a_task(max_tokens=400)) for _ in range(2)]
-        waiting = asyncio.create_task(slots.acquire(a_task(max_tokens=900)))
+        slots = slots_of(client, slots=2)
+        running = [await slots.acquire(a_task(max_tokens=1200)) for _ in range(2)]
+        waiting = asyncio.create_task(slots.acquire(a_task(max_tokens=3000)))
         await settle()
         slots.release(running[0])
         slots.close(ErrorBody(code="engine.gone", message="gone"))
