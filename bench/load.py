@@ -92,7 +92,8 @@ class _Client(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._run.fail(f"the connection was closed: {exc}")
+        seen = bytes(self._buffer[-600:]).decode(errors="replace")
+        self._run.fail(f"the connection was closed ({exc}) after {seen!r}")
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

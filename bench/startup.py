@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from bench.harness import Result, interleaved, spread
+from bench.harness import Result, cpu_seconds, interleaved, spread
 from bench.sides import (
     POLL_S,
     QUICK,
@@ -62,6 +62,8 @@ def exec_to_health(root: Path) -> Result:
     command = [str(SCRIPTS / "skulkd"), "--home", str(root / "home"), "--api", str(port)]
     environment = clean_environment({"SKULK_MODELS_DIR": str(root / "models")})
 
+    cpu_s: list[float] = []
+
     def once() -> float:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         began_s = time.perf_counter()
@@ -70,7 +72,9 @@ def exec_to_health(root: Path) -> Result:
         )
         try:
             _wait_ok(connection, "/health")
-            return time.perf_counter() - began_s
+            took_s = time.perf_counter() - began_s
+            cpu_s.append(cpu_seconds(process.pid, descendants=False))
+            return took_s
         finally:
             connection.close()
             process.terminate()
@@ -85,7 +89,7 @@ def exec_to_health(root: Path) -> Result:
         gate=0.8,
         stretch=0.4,
         seen=seen.median,
-        detail=f"{seen}; 7 starts, bytecode cached",
+        detail=f"{seen}, CPU {median(cpu_s):.2f} s; 7 starts, bytecode cached",
     )
 
 
