@@ -59,8 +59,8 @@ def _settings_text(home: Path) -> str | None:
                 remediation="A settings file has a few lines; move this one away.",
             )
         return data.decode()
-    except FileNotFoundError:
-        return None
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # a home that is no directory is refused as such when it is opened
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             "config.invalid",

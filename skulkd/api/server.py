@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable
@@ -29,6 +30,7 @@ _BACKLOG: Final = 512
 _SPARE_DESCRIPTORS: Final = 256
 """For journal, engines and peers, whatever clients do."""
 _NO_V6: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
+_ANY: Final = ("0.0.0.0", "::")
 _POLL_S: Final = 0.02
 _FREE_WITHIN_S: Final = 1.0
 Persist = Callable[[str | None], Awaitable[None]]
@@ -211,7 +213,7 @@ class ApiServer:
         return listener
 
     async def _busy(self, host: str) -> ConfigError:
-        holder = await run_blocking(_holder_of, self._port)
+        holder = await run_blocking(_holder_of, host, self._port)
         return ConfigError(
             "config.port_busy",
             f"port {self._port} on {host} is taken" + (f" by {holder}" if holder else ""),
@@ -295,15 +297,17 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _holder_of(port: int) -> str:
-    """Name the process that listens on a port, as far as this user may see."""
+def _holder_of(host: str, port: int) -> str:
+    """Name the process that listens where we cannot, as far as this user may see."""
     import psutil  # 20 ms, needed only when a start has failed
 
     with contextlib.suppress(psutil.Error, OSError):
         for found in psutil.net_connections(kind="tcp"):
             if found.status != psutil.CONN_LISTEN or not found.laddr or not found.pid:
                 continue
-            if found.laddr[1] != port:
+            in_the_way = found.laddr[0] in {host, *_ANY} or host in _ANY
+            # We may listen on the port ourselves, on our other address.
+            if found.laddr[1] != port or not in_the_way or found.pid == os.getpid():
                 continue
             with contextlib.suppress(psutil.Error):
                 return f"{psutil.Process(found.pid).name()} (pid {found.pid})"

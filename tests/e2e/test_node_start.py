@@ -1,0 +1,237 @@
+"""Starting where one should not: a home that is held, a port that is taken, wrong settings."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import SCRIPTS, Daemon, clean_environment, free_port, wait_until
+from tests.support.scripted_models import add_scripted_model
+
+EX_CONFIG = 78
+PORT_HOLDER = """
+import socket, sys
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+
+
+def run_skulkd(
+    home: Path, *arguments: str, environment: dict[str, str] | None = None, timeout_s: float = 20
+) -> subprocess.CompletedProcess[str]:
+    """Run a daemon that is expected to end by itself."""
+    return subprocess.run(
+        [str(SCRIPTS / "skulkd"), "--home", str(home), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=clean_environment(
+            {"SKULK_MODELS_DIR": str(home.parent / "models"), **(environment or {})}
+        ),
+    )
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Give every file of a tree with size and time of its last change, logs left out."""
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_size, path.lstat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if "logs" not in path.parts and "journal" not in path.parts
+    }
+
+
+def refusal_of(ended: subprocess.CompletedProcess[str], code: str) -> str:
+    """Check that a daemon refused to start, as a service manager should see it."""
+    assert ended.returncode == EX_CONFIG, ended.stderr
+    assert f"[{code}]" in ended.stderr
+    assert "remedy:" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+def test_b03_a_second_daemon_on_one_home_names_the_holder_and_touches_nothing(
+    daemon: Daemon,
+) -> None:
+    model = add_scripted_model(daemon.models_dir)
+    instance_id = daemon.place(model)
+    daemon.wait_phase(instance_id)
+    before = listing(daemon.home)
+    began_s = time.monotonic()
+    second = run_skulkd(daemon.home, "--api", str(free_port()))
+    took_s = time.monotonic() - began_s
+    assert f"process {daemon.pid}" in refusal_of(second, "config.home_locked")
+    assert took_s < 4, "2 s are promised on a machine that does nothing else"
+    assert listing(daemon.home) == before
+    assert daemon.instance(instance_id)["phase"] == "ready"
+    assert daemon.children()
+
+
+def test_b03_two_homes_and_two_ports_are_two_nodes(make_daemon: Callable[..., Daemon]) -> None:
+    first, second = make_daemon("first"), make_daemon("second")
+    first.start()
+    second.start()
+    names = {node.http.get("/node_id").json() for node in (first, second)}
+    assert len(names) == 2
+
+
+def test_b03_the_lock_of_a_killed_daemon_is_taken_over(daemon: Daemon) -> None:
+    node_id = daemon.http.get("/node_id").json()
+    assert (daemon.home / "lock").read_text() == str(daemon.pid)
+    daemon.kill()
+    # The pid in a stale lock may belong to anybody by now.
+    (daemon.home / "lock").write_text(str(os.getpid()))
+    daemon.start()
+    assert daemon.http.get("/node_id").json() == node_id
+    assert (daemon.home / "lock").read_text() == str(daemon.pid)
+
+
+def test_b03_a_taken_port_is_refused_with_its_holder(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PORT_HOLDER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        port = int(holder.stdout.readline())
+        ended = run_skulkd(tmp_path / "home", "--api", str(port))
+        told = refusal_of(ended, "config.port_busy")
+        assert f"port {port}" in told
+        assert f"pid {holder.pid}" in told
+        holder.kill()
+    assert run_until_healthy_then_stop(tmp_path / "home", port) == 0
+
+
+def run_until_healthy_then_stop(home: Path, port: int) -> int:
+    daemon = Daemon(home.parent, port=port)
+    try:
+        daemon.start()
+        return daemon.stop()
+    finally:
+        daemon.destroy()
+
+
+def test_a_port_that_is_taken_on_ipv6_only_is_refused_too(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET6) as held:
+        held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        held.bind(("::1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        told = refusal_of(run_skulkd(tmp_path / "home", "--api", str(port)), "config.port_busy")
+        assert f"pid {os.getpid()}" in told
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("mine")
+    told = refusal_of(run_skulkd(home), "config.home_unusable")
+    assert str(home) in told
+    assert home.read_text() == "mine"
+
+
+def test_a_home_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    refusal_of(run_skulkd(tmp_path / "file" / "home"), "config.home_unusable")
+
+
+def test_a_missing_home_is_made_for_this_user_alone(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon("deep/below/nothing")
+    daemon.root.mkdir(parents=True)
+    daemon.start()
+    assert daemon.home.stat().st_mode & 0o777 == 0o700
+    for name in ("identity.json", "lock"):
+        assert (daemon.home / name).stat().st_mode & 0o077 == 0, name
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        ("modles_dir: /tmp\n", "config.unknown_key", "Did you mean `models_dir`?"),
+        ("api: [1, 2\n", "config.invalid", "not valid YAML"),
+        ("- a\n- b\n", "config.invalid", "not a mapping"),
+        ("api: nowhere\n", "config.invalid", "skulk.yaml: api"),
+        ("api: 99999\n", "config.invalid", "not between 0 and 65535"),
+        ("max_output_tokens: many\n", "config.invalid", "max_output_tokens"),
+        ("name: &a [*a]\n", "config.invalid", "skulk.yaml: name"),
+        ("name: " + "x" * 70_000, "config.invalid", "longer than"),
+        ("log_level: loud\n", "config.invalid", "log_level"),
+        ("offline: maybe\n", "config.invalid", "offline"),
+    ],
+)
+def test_settings_that_are_off_are_refused_by_name(
+    text: str, code: str, told: str, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "skulk.yaml").write_text(text)
+    assert told in refusal_of(run_skulkd(home), code)
+    assert [path.name for path in home.iterdir()] == ["skulk.yaml"], "nothing else was touched"
+
+
+def test_settings_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "skulk.yaml").mkdir(parents=True)
+    assert "skulk.yaml cannot be read" in refusal_of(run_skulkd(home), "config.invalid")
+    (home / "skulk.yaml").rmdir()
+    (home / "skulk.yaml").write_bytes(b"name: \xff\xfe\n")
+    assert "skulk.yaml cannot be read" in refusal_of(run_skulkd(home), "config.invalid")
+
+
+def test_settings_of_the_original_are_accepted_and_warned_about(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    daemon = make_daemon()
+    daemon.home.mkdir(parents=True)
+    (daemon.home / "skulk.yaml").write_text("telemetry: {on: true}\nhf_token: secret-token\n")
+    daemon.start()
+    told = daemon.log_text()
+    assert "`telemetry` is ignored" in told
+    assert "`hf_token` is ignored" in told
+    assert "secret-token" not in told
+
+
+def test_an_unknown_flag_is_a_usage_error(tmp_path: Path) -> None:
+    ended = run_skulkd(tmp_path / "home", "--no-wroker")
+    assert ended.returncode == 2
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_corrupt_identity_is_refused_by_name(daemon: Daemon) -> None:
+    assert daemon.stop() == 0
+    (daemon.home / "identity.json").write_text("{")
+    ended = run_skulkd(daemon.home, "--api", str(daemon.port))
+    assert "identity.json" in refusal_of(ended, "config.invalid")
+
+
+def test_sigusr1_writes_stacks_and_the_daemon_goes_on(daemon: Daemon) -> None:
+    model = add_scripted_model(daemon.models_dir)
+    daemon.wait_phase(daemon.place(model))
+    for _ in range(2):
+        daemon.process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: "stacks, as SIGUSR1" in daemon.log_text(), timeout_s=5, what="stacks")
+    lines = (daemon.home / "logs" / "skulkd.jsonl").read_text().splitlines()
+    (story, *_) = [json.loads(line)["msg"] for line in lines if "stacks, as SIGUSR1" in line]
+    for task in ("worker/reconcile", "node/commit", "worker/readings"):
+        assert f"task {task}" in story
+    assert "thread MainThread" in story
+    assert "Current thread" in daemon.log_text(), "the one that works while the loop is stuck"
+    assert daemon.http.get("/health").is_success
+    assert daemon.stop() == 0
+
+
+def test_a_stuck_loop_still_tells_where_it_is(daemon: Daemon) -> None:
+    os.kill(daemon.pid, signal.SIGSTOP)
+    os.kill(daemon.pid, signal.SIGUSR1)
+    os.kill(daemon.pid, signal.SIGCONT)
+    wait_until(lambda: "most recent call first" in daemon.log_text(), timeout_s=5, what="stacks")
+    assert daemon.http.get("/health").is_success
