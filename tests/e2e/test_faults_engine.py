@@ -4,11 +4,15 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
+from skulkd.core.breaker import BACKOFF_S
 from tests.support.chat_client import answer_text, ask, chat_stream
 from tests.support.daemon import Daemon, wait_until
 from tests.support.scripted_models import add_scripted_model, add_slow_talker
@@ -154,3 +158,89 @@ def test_an_engine_that_ignores_sigterm_is_killed_and_gone(daemon: Daemon) -> No
         timeout_s=2,
         what="forgotten",
     )
+
+
+def test_b22_an_engine_that_keeps_dying_is_left_alone_until_an_operator_acts(
+    daemon: Daemon,
+) -> None:
+    # Survives the probe, which asks for one token, and dies of every real request.
+    model = add_scripted_model(daemon.models_dir, reply="one two three", exit_after_tokens=1)
+    instance_id = daemon.place(model)
+    died_at_s: list[float] = []
+    for attempt in (1, 2, 3, 4):
+        wait_until(
+            partial(attempt_is, daemon, instance_id, attempt, "ready"),
+            timeout_s=35,
+            what=f"attempt {attempt} ready",
+        )
+        if died_at_s:
+            waited_s = time.monotonic() - died_at_s[-1]
+            assert waited_s >= BACKOFF_S[attempt - 2]
+        answer = ask(daemon, model, max_tokens=3)
+        assert answer.status_code == 503, answer.text
+        died_at_s.append(time.monotonic())
+    wait_until(
+        lambda: daemon.instance(instance_id)["phase"] == "failed", timeout_s=2, what="failed"
+    )
+    failures = failures_of(daemon)
+    assert [failure["attempt"] for failure in failures] == [1, 2, 3, 4]
+    assert [failure["final"] for failure in failures] == [False, False, False, True]
+    assert failures[-1]["signal"] == "SIGKILL"
+    assert failures[-1]["logTail"]
+    answer = ask(daemon, model)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "placement.failed"
+
+    assert daemon.http.post(f"/instance/{instance_id}/retry").status_code == 202
+    document = daemon.wait_phase(instance_id)
+    assert document["attempt"] == 5
+    assert answer_text(ask(daemon, model, max_tokens=1)) == "one"
+    health = daemon.http.get("/health").json()
+    assert "instance.failed" not in {reason["code"] for reason in health["reasons"]}
+
+
+def test_an_invalid_engine_override_is_loud_and_the_bundled_engine_still_offered(
+    make_daemon: Callable[..., Daemon], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "llama-server"
+    wrong.write_text("#!/bin/sh\necho 'cannot execute' >&2\nexit 127\n")
+    wrong.chmod(0o755)
+    daemon = make_daemon(environment={"SKULK_LLAMA_SERVER_BIN": str(wrong)})
+    daemon.start()
+
+    def conflicts() -> list[dict[str, Any]]:
+        reasons: list[dict[str, Any]] = daemon.http.get("/health").json()["reasons"]
+        return [reason for reason in reasons if reason["code"] == "invalid_engine_binary"]
+
+    wait_until(lambda: bool(conflicts()), timeout_s=20, what="the conflict in health")
+    (conflict,) = conflicts()
+    assert conflict["level"] == "error"
+    assert str(wrong) in conflict["message"]
+    assert "SKULK_LLAMA_SERVER_BIN" in conflict["remediation"]
+    state = daemon.http.get("/state").json()
+    (resources,) = state["nodeResources"].values()
+    assert "llama_server-cpu" in resources["backends"]
+    assert daemon.skulk("status").stdout.count("invalid_engine_binary") >= 1
+
+
+def test_b25_a_slow_load_that_gets_on_is_left_alone_and_shown(daemon: Daemon) -> None:
+    model = add_scripted_model(
+        daemon.models_dir, size_bytes=100 << 20, load_delay_ms=4000, load_progress_every_ms=200
+    )
+    instance_id = daemon.place(model)
+    daemon.wait_phase(instance_id, "load")
+    seen: list[dict[str, Any]] = []
+    while (document := daemon.instance(instance_id))["phase"] == "load":
+        seen.extend(document["progress"])
+        answer = ask(daemon, model)
+        if answer.status_code == 503:
+            assert answer.json()["error"]["loading"]["phase"] in {"load", "probe"}
+        time.sleep(0.1)
+    done = [item["doneBytes"] for item in seen if item["doneBytes"] is not None]
+    assert done == sorted(done)
+    assert len(set(done)) > 5
+    assert {item["totalBytes"] for item in seen} <= {100 << 20, None}
+    rated = [item for item in seen if item["rateBytesS"] is not None]
+    assert rated
+    assert all(item["etaS"] is not None for item in rated)
+    daemon.wait_phase(instance_id)
