@@ -2,12 +2,17 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from protocol.control_api import ModelList, StateDocument
 from protocol.errors import SkulkError
 from protocol.ids import NodeId
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.session import Session
+
+_UNKNOWN_MODEL: Final = frozenset(
+    {"placement.unknown_model", "request.model_not_found", "store.not_found"}
+)
 
 
 @contextmanager
@@ -16,7 +21,7 @@ def naming_the_nearest_model(session: Session, model_id: str) -> Generator[None]
     try:
         yield
     except SkulkError as error:
-        if error.code not in {"placement.unknown_model", "request.model_not_found"}:
+        if error.code not in _UNKNOWN_MODEL:
             raise
         known = [entry.id for entry in session.client.get("/v1/models", ModelList).data]
         if model_id in known:
