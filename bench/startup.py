@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from bench.harness import Result, cpu_seconds, interleaved, spread
 from bench.sides import (
+    CONTEXT_TOKENS,
     POLL_S,
     QUICK,
     SCRIPTED_SERVER,
@@ -115,7 +116,7 @@ def place_to_ready(daemon: Daemon, argv: list[str], scratch: Path) -> Result:
 
     def placed() -> float:
         began_s = time.perf_counter()
-        instance = daemon.place(QUICK, slots=SLOTS)
+        instance = daemon.place(QUICK, slots=SLOTS, context_tokens=CONTEXT_TOKENS)
         while not _is_ready(_get(connection, f"/instance/{instance}")[1]):
             if time.perf_counter() - began_s > 30:
                 message = f"not ready within 30 s: {daemon.instance(instance)}"
