@@ -262,9 +262,7 @@ class _Connection(asyncio.Protocol):
         piece = self._pieces.popleft() if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._unread_bytes = 0
-        if self._is_paused and self._transport is not None:
-            self._is_paused = False
-            self._transport.resume_reading()
+        self._resume()
         return piece
 
     def release(self) -> None:
@@ -280,9 +278,7 @@ class _Connection(asyncio.Protocol):
         self._unread_bytes = 0
         if self._state == "body":
             self._release_at_end = True
-            if self._is_paused and self._transport is not None:
-                self._is_paused = False
-                self._transport.resume_reading()
+            self._resume()
         else:
             self.release()
 
@@ -293,8 +289,14 @@ class _Connection(asyncio.Protocol):
         self._state = "lost"
         self._stop_watching()
         self._wake()
-        if self._transport is not None:
-            self._transport.abort()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    def _resume(self) -> None:
+        if self._is_paused and self._transport is not None and not self._transport.is_closing():
+            self._is_paused = False
+            self._transport.resume_reading()
 
     def _back_to_pool(self) -> None:
         self._stop_watching()

@@ -318,6 +318,7 @@ def _error_of(detail: _ErrorDetail, status: int | None) -> SkulkError:
     return EngineError(
         "engine.request_failed",
         f"the engine {answered}: {detail.message[:MAX_MESSAGE_CHARS]}",
+        remediation="the instance's log has the engine's own account",
         details={"status": status, "type": detail.type},
     )
 

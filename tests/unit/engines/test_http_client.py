@@ -255,6 +255,18 @@ def test_an_unread_body_stops_the_socket(monkeypatch: pytest.MonkeyPatch) -> Non
     play(story, [head + body])
 
 
+def test_what_had_arrived_before_a_cut_can_still_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "MAX_UNREAD_BYTES", 1)
+
+    async def story(client: HttpClient, _peer: Peer) -> None:
+        response = await client.request("GET", "/")
+        await client.close()
+        assert await response.next_piece() == b"abc"
+        assert await code_of(response.next_piece()) == "engine.gone"
+
+    play(story, [CHUNKED + b"3\r\nabc\r\n"])
+
+
 @pytest.mark.parametrize(
     "reply",
     [

@@ -1,0 +1,221 @@
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from engines.base import Endpoint, EngineStatistics, LoadStatus
+from engines.http_client import HttpTimeouts
+from engines.upstream import UpstreamClient
+from protocol.data_frames import Chunk, Failed, Finished, Frame
+from protocol.errors import EngineError
+from protocol.tasks import ChatMessage, ChatTask
+from tests.support.builders import MODEL, a_command_id
+
+Answers = dict[str, tuple[int, object]]
+"""Status and JSON body by path; a path that is not there is 404."""
+TASK = ChatTask(
+    command_id=a_command_id(),
+    model_id=MODEL,
+    messages=(ChatMessage(role="user", content="hi"),),
+    stream=False,
+)
+WHOLE = {"choices": [{"finish_reason": "stop", "message": {"content": "Paris."}}]}
+
+
+class _Peer(asyncio.Protocol):
+    def __init__(self, answers: Answers, asked: list[tuple[str, Any]]) -> None:
+        self._answers = answers
+        self._asked = asked
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        head, _, body = data.partition(b"\r\n\r\n")
+        path = head.split()[1].decode()
+        self._asked.append((path, json.loads(body) if body else None))
+        status, answer = self._answers.get(path, (404, {"error": {"message": "no route"}}))
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self._transport.write(
+            f"HTTP/1.1 {status} X\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
+        )
+
+
+def play(
+    story: Callable[[UpstreamClient], Coroutine[Any, Any, None]],
+    answers: Answers,
+    *,
+    can_answer_whole: bool = True,
+) -> list[tuple[str, Any]]:
+    """Tell a story against canned answers and give what was asked."""
+    asked: list[tuple[str, Any]] = []
+
+    async def run() -> None:
+        with tempfile.TemporaryDirectory(prefix="skulk-") as directory:
+            path = Path(directory) / "peer.sock"
+            loop = asyncio.get_running_loop()
+            server = await loop.create_unix_server(lambda: _Peer(answers, asked), str(path))
+            client = UpstreamClient(
+                Endpoint(socket_path=path),
+                HttpTimeouts(quiet_s=5.0),
+                can_answer_whole=can_answer_whole,
+            )
+            await story(client)
+            await client.close()
+            server.close()
+            await server.wait_closed()
+
+    uvloop.run(run())
+    return asked
+
+
+async def code_of(call: Coroutine[Any, Any, object]) -> str:
+    with pytest.raises(EngineError) as caught:
+        await call
+    return caught.value.code
+
+
+async def frames_of(client: UpstreamClient, task: ChatTask) -> list[Frame]:
+    return [frame async for frame in client.chat(task)]
+
+
+def test_an_engine_that_does_not_listen_yet_is_not_loaded() -> None:
+    async def story() -> None:
+        status = await UpstreamClient(Endpoint(socket_path=Path("/nowhere"))).load_status()
+        assert not status.loaded
+        assert "/nowhere" in status.note
+
+    uvloop.run(story())
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ((200, {"status": "ok"}), LoadStatus(loaded=True, done_ratio=1.0)),
+        (
+            (503, {"status": "loading", "progress": 0.4}),
+            LoadStatus(loaded=False, done_ratio=0.4, note="loading the model"),
+        ),
+        (
+            (503, {"error": {"message": "Loading model"}}),
+            LoadStatus(loaded=False, note="loading the model"),
+        ),
+        (
+            (503, {"status": "loading", "progress": 7}),
+            LoadStatus(loaded=False, note="loading the model"),
+        ),
+    ],
+)
+def test_health_tells_how_far_the_load_is(answer: tuple[int, object], expected: LoadStatus) -> None:
+    async def story(client: UpstreamClient) -> None:
+        assert await client.load_status() == expected
+
+    play(story, {"/health": answer})
+
+
+def test_an_engine_that_answers_that_loading_failed_is_an_error() -> None:
+    async def story(client: UpstreamClient) -> None:
+        assert await code_of(client.load_status()) == "engine.request_failed"
+
+    play(story, {"/health": (500, {"error": {"message": "cannot load"}})})
+
+
+def test_slots_are_counted() -> None:
+    slots = [{"n_ctx": 512, "is_processing": busy, "id": 0} for busy in (True, False, True)]
+
+    async def story(client: UpstreamClient) -> None:
+        expected = EngineStatistics(slots=3, slots_busy=2, context_tokens=512)
+        assert await client.statistics() == expected
+
+    play(story, {"/slots": (200, slots)})
+
+
+@pytest.mark.parametrize("answer", [(501, {}), (200, {"slots": 3}), (200, b"[")])
+def test_statistics_that_cannot_be_read_are_an_error(answer: tuple[int, object]) -> None:
+    async def story(client: UpstreamClient) -> None:
+        assert await code_of(client.statistics()) == "engine.request_failed"
+
+    play(story, {"/slots": answer})
+
+
+def test_tokens_are_counted_on_the_rendered_prompt() -> None:
+    async def story(client: UpstreamClient) -> None:
+        assert await client.count_tokens(TASK) == 3
+
+    asked = play(
+        story,
+        {
+            "/apply-template": (200, {"prompt": "<user>hi"}),
+            "/tokenize": (200, {"tokens": [1, 2, 3]}),
+        },
+    )
+    assert asked[1][1] == {"content": "<user>hi", "add_special": True, "parse_special": True}
+
+
+def test_embeddings_come_in_the_order_of_the_inputs() -> None:
+    data = [{"index": 1, "embedding": [1.0]}, {"index": 0, "embedding": [0.0]}]
+
+    async def story(client: UpstreamClient) -> None:
+        assert await client.embed(("a", "b")) == ((0.0,), (1.0,))
+        assert await code_of(client.embed(("a",))) == "engine.request_failed"
+
+    play(story, {"/v1/embeddings": (200, {"data": data})})
+
+
+def test_an_engine_without_embeddings_says_unsupported() -> None:
+    async def story(client: UpstreamClient) -> None:
+        assert await code_of(client.embed(("a",))) == "engine.unsupported"
+
+    play(story, {"/v1/embeddings": (501, {"error": {"message": "no embeddings"}})})
+
+
+@pytest.mark.parametrize(
+    ("can_answer_whole", "logprobs", "is_streamed"),
+    [(True, None, False), (False, None, True), (True, 0, True)],
+)
+def test_a_whole_answer_is_asked_for_only_where_it_is_safe(
+    can_answer_whole: bool, logprobs: int | None, is_streamed: bool
+) -> None:
+    async def story(client: UpstreamClient) -> None:
+        await frames_of(client, TASK.model_copy(update={"logprobs": logprobs}))
+
+    answers: Answers = {"/v1/chat/completions": (200, WHOLE)}
+    ((_, body),) = play(story, answers, can_answer_whole=can_answer_whole)
+    assert body["stream"] is is_streamed
+
+
+def test_a_whole_answer_becomes_frames() -> None:
+    async def story(client: UpstreamClient) -> None:
+        frames = await frames_of(client, TASK)
+        assert frames[1] == Chunk("Paris.")
+        assert isinstance(frames[2], Finished)
+
+    play(story, {"/v1/chat/completions": (200, WHOLE)})
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_refusal_is_the_only_frame(stream: bool) -> None:
+    async def story(client: UpstreamClient) -> None:
+        (frame,) = await frames_of(client, TASK.model_copy(update={"stream": stream}))
+        assert isinstance(frame, Failed)
+        assert frame.error.code == "engine.request_failed"
+        assert "busy" in frame.error.message
+
+    play(story, {"/v1/chat/completions": (500, {"error": {"message": "busy"}})})
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_no_engine_is_a_failed_frame_and_no_exception(stream: bool) -> None:
+    async def story() -> None:
+        client = UpstreamClient(Endpoint(socket_path=Path("/nowhere")), can_answer_whole=True)
+        (frame,) = await frames_of(client, TASK.model_copy(update={"stream": stream}))
+        assert isinstance(frame, Failed)
+        assert frame.error.code == "engine.gone"
+
+    uvloop.run(story())
