@@ -63,6 +63,7 @@ class ChildLauncher:
         self._tasks = tasks
         self._environment = dict(environment)
         self._own: set[str] = set()
+        self._live_logs: set[str] = set()
         self._watches: set[asyncio.Task[None]] = set()
 
     async def spawn(self, spec: LaunchSpec, owner: LaunchOwner) -> EngineProcess:
@@ -145,7 +146,7 @@ class ChildLauncher:
     def _prepare(self, record: ProcessRecord) -> int:
         try:
             self._records.write(record)
-            prune_logs(self._paths.logs)
+            prune_logs(self._paths.logs, in_use=frozenset(self._live_logs))
             return open_log(Path(record.log_path))
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -162,12 +163,14 @@ class ChildLauncher:
         with contextlib.suppress(OSError):
             await run_blocking(self._records.write, child.record)
         path = Path(child.record.log_path)
+        self._live_logs.add(path.name)
         while child.exit_status is None:
             with contextlib.suppress(TimeoutError):
                 async with timeout(_LOG_CHECK_S):
                     await child.wait_exit()
             with contextlib.suppress(OSError):
                 await run_blocking(trim_log, path)
+        self._live_logs.discard(path.name)
         await child.wait_gone()
         await self._forget(child.record)
 

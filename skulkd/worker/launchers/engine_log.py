@@ -28,12 +28,16 @@ def open_log(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
-def prune_logs(directory: Path, *, kept: int = LOG_FILES_KEPT) -> None:
-    """Remove the oldest logs beyond `kept`."""
+def prune_logs(
+    directory: Path, *, kept: int = LOG_FILES_KEPT, in_use: frozenset[str] = frozenset()
+) -> None:
+    """Remove the oldest logs beyond `kept`; a log that is in use stays, however quiet it is."""
     if not directory.is_dir():
         return
     logs: list[tuple[float, Path]] = []
     for path in directory.glob("*.log"):
+        if path.name in in_use:
+            continue
         with contextlib.suppress(FileNotFoundError):
             logs.append((path.stat().st_mtime, path))
     for _, path in sorted(logs)[:-kept]:

@@ -64,10 +64,10 @@ def test_a_writer_goes_on_at_the_end_of_a_cut_log(tmp_path: Path) -> None:
     assert path.stat().st_size < 1100
 
 
-def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_logs_and_those_in_use_are_kept(tmp_path: Path) -> None:
     for number in range(6):
         path = tmp_path / f"{number}.log"
         path.touch()
         os.utime(path, (number, number))
-    prune_logs(tmp_path, kept=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["4.log", "5.log"]
+    prune_logs(tmp_path, kept=2, in_use=frozenset({"1.log"}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.log", "4.log", "5.log"]
