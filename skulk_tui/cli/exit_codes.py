@@ -33,7 +33,6 @@ MEANINGS: Final[dict[int, str]] = {
 
 _BY_CODE: Final[dict[ErrorCode, int]] = {
     "placement.unknown_model": USAGE,
-    "request.model_not_found": USAGE,
     "request.invalid_id": USAGE,
     "request.invalid": USAGE,
     "request.unsupported_field": USAGE,

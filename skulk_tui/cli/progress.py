@@ -1,5 +1,7 @@
 """Progress on stderr: one live line on a terminal, else a line per change and one per 10 s."""
 
+import json
+from collections.abc import Mapping
 from typing import Final, TextIO, final
 
 from protocol.clock import Clock
@@ -17,6 +19,38 @@ PLAIN_EVERY_S: Final = 10.0
 LIVE_EVERY_S: Final = 0.1
 _ERASE_LINE: Final = "\r\x1b[K"
 _PHASE_WIDTH: Final = len("download")
+
+
+def note_as_json(text: str) -> str:
+    """Write what is told beside the data as an object, so that stderr can be read line by line."""
+    return json.dumps({"note": text}, ensure_ascii=False)
+
+
+def instance_progress(view: InstanceView) -> dict[str, object]:
+    """Give where an instance is, for programs."""
+    slowest = waited_for(view.progress)
+    return {
+        "instance_id": view.instance_id,
+        "model_id": view.model_id,
+        "attempt": view.attempt,
+        "phase": view.phase,
+        "done_bytes": slowest.done_bytes if slowest else None,
+        "total_bytes": slowest.total_bytes if slowest else None,
+        "rate_bytes_s": slowest.rate_bytes_s if slowest else None,
+        "eta_s": slowest.eta_s if slowest else None,
+    }
+
+
+def transfer_progress(transfer: TransferStatus) -> dict[str, object]:
+    """Give how far a download is, for programs."""
+    return {
+        "model_id": transfer.model_id,
+        "phase": transfer.phase or transfer.state,
+        "done_bytes": transfer.done_bytes,
+        "total_bytes": transfer.total_bytes,
+        "rate_bytes_s": transfer.rate_bytes_s,
+        "eta_s": transfer.eta_s,
+    }
 
 
 def bytes_text(
@@ -77,21 +111,35 @@ class ProgressLine:
         clock: For how often.
         live_width: Columns of the terminal whose line is rewritten; None writes plain lines.
         quiet: Show nothing at all.
+        as_json: Write objects, one a line, for a program that reads stderr.
     """
 
     def __init__(
-        self, stream: TextIO, *, clock: Clock, live_width: int | None, quiet: bool
+        self,
+        stream: TextIO,
+        *,
+        clock: Clock,
+        live_width: int | None,
+        quiet: bool,
+        as_json: bool = False,
     ) -> None:
         self._stream = stream
         self._clock = clock
         self._live_width = live_width
         self._quiet = quiet
+        self._as_json = as_json
         self._topic = ""
         self._shown_at_s: float | None = None
         self._on_line = False
 
-    def show(self, line: str, *, topic: str) -> None:
-        """Show how things stand; a new topic (a phase) is always shown, the rest is thinned out."""
+    def show(self, line: str, *, topic: str, record: Mapping[str, object]) -> None:
+        """Show how things stand; a new topic (a phase) is always shown, the rest is thinned out.
+
+        Args:
+            line: For people.
+            topic: What the line is about.
+            record: For programs.
+        """
         if self._quiet:
             return
         now_s = self._clock.monotonic_s()
@@ -101,7 +149,9 @@ class ProgressLine:
             return
         self._topic, self._shown_at_s = topic, now_s
         text = strip_controls(line).replace("\n", " ")
-        if self._live_width is None:
+        if self._as_json:
+            self._stream.write(json.dumps({"progress": record}, ensure_ascii=False) + "\n")
+        elif self._live_width is None:
             self._stream.write(f"{text}\n")
         else:
             # One column stays free: a full line makes some terminals wrap.
@@ -114,7 +164,8 @@ class ProgressLine:
         if self._quiet:
             return
         self.clear()
-        self._stream.write(f"{strip_controls(line)}\n")
+        text = strip_controls(line)
+        self._stream.write(f"{note_as_json(text) if self._as_json else text}\n")
         self._stream.flush()
         self._shown_at_s = None
 

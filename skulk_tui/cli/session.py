@@ -19,6 +19,7 @@ from skulk_tui.cli.output import (
     Output,
     OutputFormat,
 )
+from skulk_tui.cli.progress import note_as_json
 from skulk_tui.client import NodeClient, insecure_key
 from skulk_tui.clock import SystemClock, WaitingClock
 from skulk_tui.formatting import strip_controls
@@ -169,9 +170,11 @@ class Session:
         return at_terminal and not self.environ.get("SKULK_NO_INPUT")
 
     def narrate(self, text: str) -> None:
-        """Tell something on stderr, unless `--quiet`."""
+        """Tell something on stderr, unless `--quiet`; an object where a program reads it."""
         if not self.options.quiet:
-            self.stderr.write(strip_controls(text) + "\n")
+            safe = strip_controls(text)
+            line = note_as_json(safe.strip()) if self.output.is_json else safe
+            self.stderr.write(f"{line}\n")
             self.stderr.flush()
 
     def confirm(self, question: str, *, yes: bool) -> None:

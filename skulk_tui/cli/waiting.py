@@ -8,7 +8,13 @@ from protocol.control_api import InstanceView, StateDocument, TransferStatus
 from protocol.errors import ClientError, SkulkError, error_of
 from protocol.instances import InstanceFailure
 from skulk_tui.cli.interruptions import Interrupted
-from skulk_tui.cli.progress import ProgressLine, instance_line, transfer_line
+from skulk_tui.cli.progress import (
+    ProgressLine,
+    instance_line,
+    instance_progress,
+    transfer_line,
+    transfer_progress,
+)
 from skulk_tui.cli.session import Session, terminal_width
 from skulk_tui.client import budget_spent, path_of
 
@@ -26,6 +32,7 @@ def progress_line(session: Session) -> ProgressLine:
         clock=session.clock,
         live_width=terminal_width(session.environ) if live else None,
         quiet=session.options.quiet,
+        as_json=session.output.is_json,
     )
 
 
@@ -81,7 +88,11 @@ def wait_until_ready(session: Session, instance_id: str) -> InstanceView:
                         f"instance {instance_id} is being stopped by another command",
                         remediation=f"Place it again: `skulk place {view.model_id}`.",
                     )
-                line.show(instance_line(view), topic=f"{view.attempt} {view.phase}")
+                line.show(
+                    instance_line(view),
+                    topic=f"{view.attempt} {view.phase}",
+                    record=instance_progress(view),
+                )
                 pause(session)
     finally:
         line.clear()
@@ -154,7 +165,7 @@ def wait_until_gone(session: Session, instance_id: str) -> None:
                     raise
                 if view.phase == "stopped":
                     return
-                line.show(instance_line(view), topic=view.phase)
+                line.show(instance_line(view), topic=view.phase, record=instance_progress(view))
                 pause(session)
     finally:
         line.clear()
@@ -177,7 +188,9 @@ def wait_until_downloaded(session: Session, model_id: str) -> TransferStatus:
                     return status
                 if status.state != "running":
                     raise _not_downloaded(status)
-                line.show(transfer_line(status), topic=status.phase)
+                line.show(
+                    transfer_line(status), topic=status.phase, record=transfer_progress(status)
+                )
                 pause(session)
     finally:
         line.clear()

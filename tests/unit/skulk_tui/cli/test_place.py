@@ -61,8 +61,10 @@ def test_the_wait_ends_with_the_failure_its_signal_and_the_last_lines(node: Fake
 def test_machines_get_the_failure_as_details(node: FakeNode) -> None:
     ending = an_ending(signal=None, exit_code=3)
     node.on("GET", INSTANCE, a_view("failed", failure=ending))
-    ran = skulk("place", MODEL, "--json", "-q", node=node.url)
-    error = json.loads(ran.err)["error"]
+    ran = skulk("place", MODEL, "--json", node=node.url)
+    *told, last = [json.loads(line) for line in ran.err.splitlines()]
+    assert [list(line) for line in told] == [["note"]]
+    error = last["error"]
     assert (ran.code, error["code"], error["exit"]) == (1, "runner.exited", 1)
     assert error["details"]["exit_code"] == 3
     assert error["details"]["log_tail"] == "loading tensors\nkilled"

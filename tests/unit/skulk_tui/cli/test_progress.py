@@ -1,4 +1,12 @@
-from skulk_tui.cli.progress import ProgressLine, bytes_text, instance_line, transfer_line
+import json
+
+from skulk_tui.cli.progress import (
+    ProgressLine,
+    bytes_text,
+    instance_line,
+    instance_progress,
+    transfer_line,
+)
 from tests.support.builders import MIB
 from tests.support.command_line import Stream
 from tests.support.fake_node import a_transfer, a_view
@@ -23,7 +31,7 @@ def test_without_a_terminal_a_phase_takes_a_line_and_then_one_every_ten_seconds(
     for second in range(25):
         clock.now_s = float(second)
         topic = "load" if second < 24 else "probe"
-        line.show(f"{topic} {second}", topic=topic)
+        line.show(f"{topic} {second}", topic=topic, record={})
     line.clear()
     assert stream.getvalue() == "load 0\nload 10\nload 20\nprobe 24\n"
 
@@ -31,10 +39,10 @@ def test_without_a_terminal_a_phase_takes_a_line_and_then_one_every_ten_seconds(
 def test_on_a_terminal_one_line_is_rewritten_and_taken_away() -> None:
     stream, clock = Stream(), Clock()
     line = ProgressLine(stream, clock=clock, live_width=10, quiet=False)
-    line.show("a" * 50, topic="load")
-    line.show("too soon", topic="load")
+    line.show("a" * 50, topic="load", record={})
+    line.show("too soon", topic="load", record={})
     clock.now_s = 0.2
-    line.show("b\x1b[2J\nc", topic="load")
+    line.show("b\x1b[2J\nc", topic="load", record={})
     line.clear()
     assert stream.getvalue() == "\r\x1b[Kaaaaaa...\r\x1b[Kb[2J c\r\x1b[K"
 
@@ -42,16 +50,28 @@ def test_on_a_terminal_one_line_is_rewritten_and_taken_away() -> None:
 def test_a_lasting_line_stands_above_the_changing_one() -> None:
     stream = Stream()
     line = ProgressLine(stream, clock=Clock(), live_width=40, quiet=False)
-    line.show("load", topic="load")
+    line.show("load", topic="load", record={})
     line.say("attempt 1 failed")
-    line.show("load", topic="load")
+    line.show("load", topic="load", record={})
     assert stream.getvalue() == "\r\x1b[Kload\r\x1b[Kattempt 1 failed\n\r\x1b[Kload"
+
+
+def test_a_program_that_reads_stderr_gets_objects() -> None:
+    stream = Stream()
+    line = ProgressLine(stream, clock=Clock(), live_width=None, quiet=False, as_json=True)
+    view = a_view("load")
+    line.show(instance_line(view), topic="load", record=instance_progress(view))
+    line.say("attempt 1 failed")
+    progress, note = [json.loads(text) for text in stream.getvalue().splitlines()]
+    assert progress["progress"]["phase"] == "load"
+    assert progress["progress"]["done_bytes"] == 25 * MIB
+    assert note == {"note": "attempt 1 failed"}
 
 
 def test_quiet_shows_nothing() -> None:
     stream = Stream()
     line = ProgressLine(stream, clock=Clock(), live_width=40, quiet=True)
-    line.show("load", topic="load")
+    line.show("load", topic="load", record={})
     line.say("more")
     line.clear()
     assert not stream.getvalue()
