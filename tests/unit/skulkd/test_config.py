@@ -30,10 +30,14 @@ def test_no_file_no_environment_and_no_flags_give_the_defaults() -> None:
 
 
 def test_the_environment_wins_over_the_file_and_flags_win_over_both() -> None:
-    text = "name: from-file\ncontext_tokens: 1024\noffline: true\n"
-    environment = {"SKULK_NAME": "from-environment", "SKULK_CONTEXT_TOKENS": "2048"}
+    text = "name: from-file\nmax_output_tokens: 1024\noffline: true\n"
+    environment = {"SKULK_NAME": "from-environment", "SKULK_MAX_OUTPUT_TOKENS": "2048"}
     settings = load(text, environment, {"name": "from-flag", "offline": None}).settings
-    assert (settings.name, settings.context_tokens, settings.offline) == ("from-flag", 2048, True)
+    assert (settings.name, settings.max_output_tokens, settings.offline) == (
+        "from-flag",
+        2048,
+        True,
+    )
 
 
 def test_an_unknown_key_is_refused_naming_the_nearest_known_one() -> None:
@@ -69,7 +73,7 @@ def test_an_old_variable_still_works_and_says_its_new_name() -> None:
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        ("context_tokens: 12\n", "context_tokens"),
+        ("max_output_tokens: 0\n", "max_output_tokens"),
         ("log_level: loud\n", "log_level"),
         ("name: ''\n", "name"),
         ("backends: [tpu-v9]\n", "backends"),
