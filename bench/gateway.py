@@ -187,7 +187,7 @@ def _scripted(root: Path) -> list[Result]:
 
 def _real(root: Path) -> list[Result]:
     with Daemon(root, models_dir=demo_models_dir()) as daemon, LoadGenerator() as generator:
-        place(daemon, DEMO_MODEL_ID)
+        place(daemon, DEMO_MODEL_ID, context_tokens=8192)
         sides = Sides(daemon, generator, DEMO_MODEL_ID, ".gguf")
         return [
             throughput(sides, 1, max_tokens=64, marks=(0.98, 0.995)),

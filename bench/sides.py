@@ -177,13 +177,13 @@ def write_cards(models: Path) -> None:
         (cards / f"{model_id.replace('/', '-')}.toml").write_text(text, encoding="utf-8")
 
 
-def place(daemon: Daemon, model_id: str) -> str:
+def place(daemon: Daemon, model_id: str, *, context_tokens: int = CONTEXT_TOKENS) -> str:
     """Place a model with 32 slots and room for all of them, and give its instance once ready.
 
-    A task reserves an upper bound of its prompt's size until the pool is tight, so the window is
-    chosen such that no task here ever waits for tokens: waiting is not what is measured.
+    A task reserves an upper bound of its prompt's size until the pool is tight, so the window of
+    the scripted models is such that no task waits for tokens: waiting is not what is measured.
     """
-    instance = daemon.place(model_id, slots=SLOTS, context_tokens=CONTEXT_TOKENS)
+    instance = daemon.place(model_id, slots=SLOTS, context_tokens=context_tokens)
     daemon.wait_phase(instance, timeout_s=300)
     return instance
 
