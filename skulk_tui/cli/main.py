@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
@@ -109,6 +110,7 @@ def _options_in(line: Sequence[str]) -> Options:
 def main() -> None:
     """Run the command line of this process."""
     turn_signals_into_exceptions()
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -120,3 +122,11 @@ def main() -> None:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Give a stream that the caller closed (`2>&-`) somewhere to go; Python leaves it None."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # ruff: ignore[open-file-with-context-handler]  it lives as long as the process
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))

@@ -1,5 +1,6 @@
 """How a function becomes a sub-command: common options, a session, errors as exit codes."""
 
+import contextlib
 import inspect
 import sys
 import traceback
@@ -158,8 +159,9 @@ def guarded(session: Session, body: Callable[[], int | None]) -> int:
 def tell(error: SkulkError, session: Session) -> int:
     """Write an error to stderr in the form that the session asks for, and give its exit code."""
     failure = failure_of(error, node=session.asked_node)
-    session.stderr.write(as_json(failure) if wants_json(session) else as_text(failure))
-    session.stderr.flush()
+    with contextlib.suppress(BrokenPipeError):  # nobody reads it; the exit code still tells
+        session.stderr.write(as_json(failure) if wants_json(session) else as_text(failure))
+        session.stderr.flush()
     if session.environ.get("SKULK_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
     return failure.exit_code

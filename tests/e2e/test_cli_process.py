@@ -86,6 +86,34 @@ def test_a_reader_that_has_gone_is_no_error(node: FakeNode, arguments: tuple[str
     assert (process.returncode, process.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
+def test_a_closed_stream_is_no_bug(node: FakeNode, closed: str) -> None:
+    process = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" ps {closed}', SKULK],
+        capture_output=True,
+        env=clean_environment({"SKULK_NODE": node.url}),
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (0, b"")
+
+
+def test_an_error_that_nobody_reads_still_has_its_exit_code() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.run(
+        [SKULK, "ps"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=writing,
+        env=clean_environment({"SKULK_NODE": "http://127.0.0.1:1"}),
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    os.close(writing)
+    assert (process.returncode, process.stdout) == (3, b"")
+
+
 def test_an_ascii_terminal_shows_what_it_can(node: FakeNode) -> None:
     node.on("POST", "/v1/chat/completions", chat_stream("café ✓"))
     process = subprocess.run(

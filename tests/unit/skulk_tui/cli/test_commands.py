@@ -269,3 +269,28 @@ def test_a_key_is_asked_for_only_at_a_terminal(
     node.on("GET", "/state", refusal("request.unauthenticated", status=401))
     assert skulk("ps", node=node.url).code == 4
     assert len(asked) == 1
+
+
+def test_info_tells_that_no_node_answers_and_is_no_failure(dead_url: str) -> None:
+    ran = skulk("info", "--json", node=dead_url)
+    (info,) = json.loads(ran.out)["items"]
+    assert (ran.code, info["reachable"], info["node_rule"]) == (0, False, "SKULK_NODE")
+    assert "no node answers" in info["problem"]
+
+
+def test_a_key_is_refused_the_open_network_before_anything_is_sent() -> None:
+    ran = skulk("ps", "--node", "192.0.2.1", environment={"SKULK_API_KEY": "skulk-secret"})
+    assert ran.code == 4
+    assert "ssh -L" in ran.err
+    assert "skulk-secret" not in ran.err
+
+
+def test_there_is_no_option_that_takes_a_key() -> None:
+    shown = skulk("ps", "--help").out
+    assert "key" not in shown.replace("Allow an API key over plain HTTP to another machine", "")
+
+
+def test_a_bad_address_is_one_line_and_a_remedy() -> None:
+    ran = skulk("ps", "--node", "http://a:b@c")
+    assert ran.code == 2
+    assert len(ran.err.splitlines()) == 2
