@@ -4,8 +4,9 @@
     python -m engines.llama_server.hosted --canary
 
 The server listens before it loads and answers 503 until it can serve. A load that fails ends the
-process with status 1 and the reason as the last line of standard error. SIGTERM keeps its default:
-there is nothing to save. The parent-death signal is the launcher's business.
+process with status 1 and a line that names the file; the library's own lines, which a thread of its
+writes, stand around it. SIGTERM keeps its default: there is nothing to save. The parent-death
+signal is the launcher's business.
 """
 
 import importlib

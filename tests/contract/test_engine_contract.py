@@ -1,41 +1,47 @@
 """What holds for every engine, tried with its real process and, for llama-server, a real model."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import pytest
-import uvloop
 
-from engines.base import Engine, EngineClient, EngineStatistics, LaunchSpec, LoadSpec
+from engines.base import EngineClient
 from engines.registry import engine_of
-from protocol.cards import ModelCard, ScriptedSection
-from protocol.clock import Clock
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TokenLogprob
+from protocol.cards import ScriptedSection
+from protocol.data_frames import Chunk, Frame, Started, TokenLogprob
 from protocol.errors import EngineError
-from protocol.nodes import EngineFacts
-from protocol.tasks import ChatMessage, ChatTask, ResponseFormat, Sampling
-from tests.support import llama_server_cli
-from tests.support.builders import MODEL, a_card, a_command_id, a_scripted_card
+from protocol.tasks import ResponseFormat
+from tests.support.builders import a_card
 from tests.support.demo_model import demo_model_path
-
-WAIT_S: Final = 30.0
-CONTEXT_TOKENS: Final = 2048
-SLOTS: Final = 4
-QUESTION: Final = "What is the capital of France? Answer in one sentence."
-ANSWER: Final = "The capital of France is Paris."
-LONG_TEXT: Final = "Tell a very long story about a fox. Begin with: Once upon a time"
-
+from tests.support.engine_process import (
+    ANSWER,
+    CONTEXT_TOKENS,
+    LONG_TEXT,
+    SLOTS,
+    WAIT_S,
+    EngineProcess,
+    a_llama_spec,
+    a_scripted_spec,
+    a_task,
+    asked,
+    failed,
+    finished,
+    frames_of,
+    nothing,
+    short_directory,
+    text_of,
+    wait_for_statistics,
+    with_client,
+)
 
 LLAMA: Final = [
     pytest.param("llama_server hosted", marks=pytest.mark.model),
@@ -43,62 +49,6 @@ LLAMA: Final = [
 ]
 LLAMA_ONLY: Final = pytest.mark.parametrize("under_test", LLAMA, indirect=True, scope="module")
 """For what the scripted engine does not have among its features."""
-
-
-class WallClock:
-    def monotonic_s(self) -> float:
-        return time.monotonic()
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-
-CLOCK: Final[Clock] = WallClock()
-
-
-@dataclass
-class EngineProcess:
-    engine: Engine
-    spec: LoadSpec
-    launch: LaunchSpec
-    process: subprocess.Popen[bytes]
-    log_path: Path
-
-    @classmethod
-    def start(cls, engine: Engine, spec: LoadSpec) -> "EngineProcess":
-        """Do what a launcher does: a free path, a umask, a session, a scrubbed environment."""
-        launch = engine.launch(spec)
-        spec.socket_path.unlink(missing_ok=True)
-        log_path = spec.socket_path.with_suffix(".log")
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                launch.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={"PATH": os.environ["PATH"], **launch.environment},
-                start_new_session=True,
-                umask=0o077,
-            )
-        return cls(engine, spec, launch, process, log_path)
-
-    @asynccontextmanager
-    async def client(self) -> AsyncGenerator[EngineClient]:
-        client = self.engine.connect(self.spec, self.launch.endpoint, CLOCK)
-        try:
-            deadline = time.monotonic() + WAIT_S
-            while not (await client.load_status()).loaded:
-                assert self.process.poll() is None, self.log_path.read_text()
-                assert time.monotonic() < deadline, self.log_path.read_text()
-                await asyncio.sleep(0.01)
-            yield client
-        finally:
-            await client.close()
-
-    def stop(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait(WAIT_S)
 
 
 @dataclass
@@ -110,42 +60,10 @@ class EngineUnderTest:
     talking: EngineProcess
 
 
-def a_spec(directory: Path, card: ModelCard, build: EngineFacts, entry: Path) -> LoadSpec:
-    return LoadSpec(
-        card=card,
-        entry_path=entry,
-        context_tokens=CONTEXT_TOKENS,
-        slots=SLOTS,
-        compute="cpu",
-        n_threads=1,  # a second one would spin while other tests run
-        socket_path=directory / f"{len(tuple(directory.iterdir()))}.sock",
-        build=build,
-    )
-
-
-def a_scripted_spec(directory: Path, script: ScriptedSection) -> LoadSpec:
-    build = EngineFacts(engine="scripted", provider="builtin", usable=True)
-    return a_spec(directory, a_scripted_card(scripted=script), build, directory / "nothing")
-
-
-def a_llama_spec(
-    directory: Path, name: str, entry: Path, card: ModelCard | None = None
-) -> LoadSpec:
-    is_binary = name == "llama_server binary"
-    build = EngineFacts(
-        engine="llama_server",
-        provider="binary" if is_binary else "hosted",
-        path=str(llama_server_cli.install(directory)) if is_binary else sys.executable,
-        usable=True,
-    )
-    return a_spec(directory, card or a_card(), build, entry)
-
-
 @pytest.fixture(name="directory")
 def _directory() -> Iterator[Path]:
-    # pytest's own temporary directories are too deep for the 100 bytes of a socket's path.
-    with tempfile.TemporaryDirectory(prefix="skulk-") as directory:
-        yield Path(directory)
+    with short_directory() as directory:
+        yield directory
 
 
 @pytest.fixture(
@@ -171,63 +89,6 @@ def under_test(request: pytest.FixtureRequest) -> Iterator[EngineUnderTest]:
         finally:
             answering.stop()
             talking.stop()
-
-
-def a_task(text: str = QUESTION, **fields: object) -> ChatTask:
-    message = ChatMessage(role="user", content=text)
-    defaults = {"sampling": Sampling(temperature=0, seed=1), "max_tokens": 40}
-    identity = {"command_id": a_command_id(), "model_id": MODEL, "messages": (message,)}
-    return ChatTask.model_validate({**identity, **defaults, **fields})
-
-
-async def frames_of(client: EngineClient, task: ChatTask) -> list[Frame]:
-    return [frame async for frame in client.chat(task)]
-
-
-def text_of(frames: list[Frame]) -> str:
-    return "".join(frame.text for frame in frames if isinstance(frame, Chunk))
-
-
-def finished(frames: list[Frame]) -> Finished:
-    last = frames[-1]
-    assert isinstance(last, Finished), last
-    return last
-
-
-def failed(frames: list[Frame]) -> Failed:
-    last = frames[-1]
-    assert isinstance(last, Failed), last
-    return last
-
-
-async def wait_for_statistics(
-    client: EngineClient, holds: Callable[[EngineStatistics], bool]
-) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds(await client.statistics()):
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
-def with_client(
-    process: EngineProcess, story: Callable[[EngineClient], Coroutine[Any, Any, None]]
-) -> None:
-    async def run() -> None:
-        async with process.client() as client:
-            await story(client)
-
-    uvloop.run(run())
-
-
-def asked(process: EngineProcess, *tasks: ChatTask) -> list[list[Frame]]:
-    """Give the frames of each task, asked one after the other."""
-    answers: list[list[Frame]] = []
-
-    async def story(client: EngineClient) -> None:
-        answers.extend([await frames_of(client, task) for task in tasks])
-
-    with_client(process, story)
-    return answers
 
 
 def test_a_chat_is_started_then_chunks_then_one_terminal(under_test: EngineUnderTest) -> None:
@@ -364,18 +225,6 @@ def test_count_tokens_is_what_the_usage_says(under_test: EngineUnderTest) -> Non
     with_client(under_test.answering, story)
 
 
-def test_a_death_in_mid_stream_is_engine_gone(directory: Path) -> None:
-    script = ScriptedSection(reply=ANSWER, exit_after_tokens=3)
-    process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
-    try:
-        (frames,) = asked(process, a_task())
-        assert text_of(frames) == "The capital of"
-        assert failed(frames).error.code == "engine.gone"
-        assert process.process.wait(WAIT_S) == -signal.SIGKILL
-    finally:
-        process.stop()
-
-
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.model
 def test_killing_llama_server_in_mid_answer_is_engine_gone(directory: Path, stream: bool) -> None:
@@ -413,14 +262,13 @@ def test_a_file_that_is_no_model_ends_the_process_with_its_reason(
         process.stop()
 
 
-def test_the_hosted_server_ends_with_the_reason_as_its_last_line(directory: Path) -> None:
+def test_the_hosted_server_names_the_file_that_it_cannot_load(directory: Path) -> None:
     spec = a_llama_spec(directory, "llama_server hosted", directory / "nothing.gguf")
     process = EngineProcess.start(engine_of("llama_server"), spec)
     try:
         assert process.process.wait(WAIT_S) == 1
-        last = process.log_path.read_text().splitlines()[-1]
-        assert last.startswith("skulk: the model cannot be loaded")
-        assert "nothing.gguf" in last
+        said = f"skulk: the model cannot be loaded: {spec.entry_path}"
+        assert said in process.log_path.read_text()
     finally:
         process.stop()
 
@@ -433,43 +281,11 @@ def test_the_hosted_server_refuses_parameters_that_it_does_not_know(parameters: 
     assert b"skulk: these parameters cannot be used" in done.stderr.splitlines()[-1]
 
 
-def test_a_scripted_load_fails_as_its_script_says(directory: Path) -> None:
-    script = ScriptedSection(load_delay_ms=20, load_exit_code=3, load_stderr="no such device")
-    process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
-    try:
-        assert process.process.wait(WAIT_S) == 3
-        assert process.log_path.read_text().splitlines()[-1] == "no such device"
-    finally:
-        process.stop()
-
-
-def test_a_load_tells_its_progress(directory: Path) -> None:
-    script = ScriptedSection(load_delay_ms=500, load_progress_every_ms=20)
-    process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
-
-    async def story() -> None:
-        client = process.engine.connect(process.spec, process.launch.endpoint, CLOCK)
-        seen: list[float] = []
-        while not (status := await client.load_status()).loaded:
-            if status.done_ratio is not None:
-                seen.append(status.done_ratio)
-            await asyncio.sleep(0.02)
-        await client.close()
-        assert len(seen) > 2
-        assert seen == sorted(seen)
-        assert 0 <= seen[0] < seen[-1] <= 1
-
-    try:
-        uvloop.run(story())
-    finally:
-        process.stop()
-
-
 def test_sigterm_ends_an_engine(under_test: EngineUnderTest, directory: Path) -> None:
     spec = replace(under_test.answering.spec, socket_path=directory / "again.sock")
     process = EngineProcess.start(under_test.answering.engine, spec)
     try:
-        with_client(process, _nothing)
+        with_client(process, nothing)
         process.process.terminate()
         assert process.process.wait(WAIT_S) in {0, -signal.SIGTERM}
     finally:
@@ -477,7 +293,7 @@ def test_sigterm_ends_an_engine(under_test: EngineUnderTest, directory: Path) ->
 
 
 def test_the_socket_is_for_this_user_alone(under_test: EngineUnderTest) -> None:
-    with_client(under_test.answering, _nothing)
+    with_client(under_test.answering, nothing)
     assert under_test.answering.spec.socket_path.stat().st_mode & 0o077 == 0
 
 
@@ -552,18 +368,6 @@ def test_characters_are_never_cut(under_test: EngineUnderTest) -> None:
     assert not any("\N{REPLACEMENT CHARACTER}" in text_of(frames) for frames in streamed)
 
 
-@pytest.mark.parametrize("n_tokens", range(12))
-def test_bytes_that_make_no_whole_character_are_dropped(directory: Path, n_tokens: int) -> None:
-    reply = "a\N{PARTY POPPER} \N{EURO SIGN}"
-    script = ScriptedSection(reply=reply, split_utf8=True)
-    process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
-    try:
-        (frames,) = asked(process, a_task(max_tokens=n_tokens + 1))
-    finally:
-        process.stop()
-    assert text_of(frames) == reply.encode()[: n_tokens + 1].decode("utf-8", "ignore")
-
-
 def logprobs_of(frames: list[Frame]) -> list[TokenLogprob]:
     return [entry for frame in frames if isinstance(frame, Chunk) for entry in frame.logprobs]
 
@@ -574,10 +378,6 @@ async def _embeddings_are_in_order(client: EngineClient) -> None:
     assert len(together) == 2
     assert together[1] == pytest.approx(alone[0], abs=1e-4)
     assert together[0] != pytest.approx(alone[0], abs=1e-4)
-
-
-async def _nothing(_client: EngineClient) -> None:
-    """Loading is the whole story."""
 
 
 async def _read_all(frames: AsyncIterator[Frame]) -> None:
