@@ -40,12 +40,12 @@ class LoadSpec:
     entry_path: Path
     """The file that the engine is given."""
     context_tokens: int
-    """Window of one request, in tokens."""
+    """Window of one request, in tokens, and the pool that all slots share."""
     slots: int
     compute: Compute
     n_threads: int
     socket_path: Path
-    """A free path in a directory of mode 0700, at most 100 bytes long."""
+    """A free path in a directory of mode 0700, at most 100 bytes long, that ends in `.sock`."""
     build: EngineFacts
     """Which provider to use, and where it lies."""
 
