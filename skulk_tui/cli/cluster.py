@@ -2,8 +2,8 @@
 
 import typer
 
+from skulk_tui.cli.answers import status_record
 from skulk_tui.cli.output import Listing
-from skulk_tui.cli.records import status_record
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.tables import status_tables
 from skulk_tui.cli.verb import verb

@@ -9,16 +9,11 @@ from protocol.control_api import CommandAccepted, InstanceView, StateDocument
 from protocol.errors import ClientError, SkulkError, error_of
 from protocol.instances import LOADING_PHASES
 from skulk_tui.cli import exit_codes
+from skulk_tui.cli.answers import instance_record, instance_records, names_of
 from skulk_tui.cli.failures import failure_of
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
-from skulk_tui.cli.records import (
-    InstanceRecord,
-    OutcomeRecord,
-    instance_record,
-    instance_records,
-    names_of,
-)
+from skulk_tui.cli.records import InstanceRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.tables import failures_tables, instance_tables, instances_table, outcomes_table
 from skulk_tui.cli.verb import group, verb

@@ -7,9 +7,10 @@ import typer
 from protocol.control_api import CommandAccepted, CreatedKey, CreateKeyBody, KeyList, KeyView
 from protocol.errors import ClientError
 from protocol.state import SCOPES, Scope
+from skulk_tui.cli.answers import key_record
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
-from skulk_tui.cli.records import KeyRecord, OutcomeRecord, key_record
+from skulk_tui.cli.records import KeyRecord, OutcomeRecord
 from skulk_tui.cli.session import Session, parse_duration
 from skulk_tui.cli.tables import keys_table, outcomes_table
 from skulk_tui.cli.verb import group, verb

@@ -17,16 +17,11 @@ from protocol.control_api import (
 )
 from protocol.errors import ClientError, SkulkError
 from protocol.ids import ModelId, parse_model_id
+from skulk_tui.cli.answers import found_record, model_record, transfer_record
 from skulk_tui.cli.instances import several_exit_code
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
-from skulk_tui.cli.records import (
-    ImportRecord,
-    OutcomeRecord,
-    found_record,
-    model_record,
-    transfer_record,
-)
+from skulk_tui.cli.records import ImportRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.suggestions import naming_the_nearest_model
 from skulk_tui.cli.tables import (

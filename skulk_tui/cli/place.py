@@ -16,10 +16,7 @@ from protocol.errors import ClientError, PlacementError, SkulkError, error_of
 from protocol.ids import DIGEST_PATTERN, Digest, ModelId, NodeId, parse_model_id
 from protocol.placements import Plan
 from skulk_tui.cli import exit_codes
-from skulk_tui.cli.nearest import unknown_value
-from skulk_tui.cli.output import Listing
-from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
-from skulk_tui.cli.records import (
+from skulk_tui.cli.answers import (
     Names,
     instance_record,
     name_of,
@@ -27,6 +24,9 @@ from skulk_tui.cli.records import (
     plan_record,
     refusal_record,
 )
+from skulk_tui.cli.nearest import unknown_value
+from skulk_tui.cli.output import Listing
+from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.suggestions import naming_the_nearest_model, node_ids_of
 from skulk_tui.cli.tables import candidates_tables, instances_table

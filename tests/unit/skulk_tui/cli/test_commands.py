@@ -11,6 +11,7 @@ from skulk_tui.cli import records
 from tests.support.builders import MODEL, an_instance_id
 from tests.support.command_line import skulk
 from tests.support.fake_node import FakeNode, a_state_document, a_view, refusal
+from tests.support.source_tree import ROOT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,3 +295,9 @@ def test_a_bad_address_is_one_line_and_a_remedy() -> None:
     ran = skulk("ps", "--node", "http://a:b@c")
     assert ran.code == 2
     assert len(ran.err.splitlines()) == 2
+
+
+def test_the_manual_names_every_verb_and_every_kind() -> None:
+    manual = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert [case.kind for case in CASES if f"`{case.kind}`" not in manual] == []
+    assert [case.arguments[0] for case in CASES if f"`{case.arguments[0]}" not in manual] == []

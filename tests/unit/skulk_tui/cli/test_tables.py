@@ -5,8 +5,7 @@ from pathlib import Path
 
 from protocol.control_api import KeyView
 from protocol.ids import ModelId
-from skulk_tui.cli.output import Listing, Output, OutputFormat, Table
-from skulk_tui.cli.records import (
+from skulk_tui.cli.answers import (
     Names,
     instance_record,
     instance_records,
@@ -19,6 +18,7 @@ from skulk_tui.cli.records import (
     status_record,
     transfer_record,
 )
+from skulk_tui.cli.output import Listing, Output, OutputFormat, Table
 from skulk_tui.cli.tables import (
     candidates_tables,
     failures_tables,

@@ -1,0 +1,306 @@
+"""How a node's answers become records. Pure."""
+
+from protocol.control_api import (
+    FoundModelView,
+    HealthReasonView,
+    InstanceView,
+    KeyView,
+    ModelEntry,
+    ProgressView,
+    StateDocument,
+    TransferStatus,
+)
+from protocol.ids import NodeId
+from protocol.instances import InstanceFailure
+from protocol.placements import MemoryArithmetic, Plan, Refusal
+from skulk_tui.cli.records import (
+    ArithmeticRecord,
+    CandidateRecord,
+    FailureRecord,
+    ImportRecord,
+    InstanceRecord,
+    KeyRecord,
+    ModelRecord,
+    NodeRecord,
+    ProgressRecord,
+    ReasonRecord,
+    StatusRecord,
+    TransferRecord,
+)
+from skulk_tui.formatting import rfc3339
+
+Names = dict[NodeId, str]
+
+
+def names_of(state: StateDocument) -> Names:
+    """Give the name of each node."""
+    return {node_id: member.name for node_id, member in state.members.items()}
+
+
+def name_of(names: Names, node_id: NodeId) -> str:
+    """Give a node's name, or its id where the name is not known."""
+    return names.get(node_id, node_id)
+
+
+def node_records(state: StateDocument) -> tuple[NodeRecord, ...]:
+    """List the members by name."""
+    records: list[NodeRecord] = []
+    for node_id, member in state.members.items():
+        resources = state.node_resources.get(node_id)
+        health = state.node_health.get(node_id)
+        records.append(
+            NodeRecord(
+                node_id=node_id,
+                name=member.name,
+                role=member.role,
+                is_master=state.master == node_id,
+                health=health.level if health else "unknown",
+                reasons=tuple(_reason(reason) for reason in health.reasons) if health else (),
+                backends=resources.backends if resources else member.capabilities.backends,
+                memory_total_bytes=resources.memory_total_bytes if resources else None,
+                memory_available_bytes=resources.memory_available_bytes if resources else None,
+                disk_total_bytes=resources.disk_total_bytes if resources else None,
+                disk_free_bytes=resources.disk_free_bytes if resources else None,
+                cpu_ratio=resources.cpu_ratio if resources else None,
+                reading_age_s=resources.reading_age_s if resources else None,
+            )
+        )
+    return tuple(sorted(records, key=lambda record: (record.name, record.node_id)))
+
+
+def _reason(reason: HealthReasonView) -> ReasonRecord:
+    return ReasonRecord(
+        code=reason.code,
+        level=reason.level,
+        message=reason.message,
+        remediation=reason.remediation,
+    )
+
+
+def status_record(state: StateDocument) -> StatusRecord:
+    """Give the whole picture of one node's answer."""
+    return StatusRecord(
+        cluster_id=state.cluster_id,
+        node_id=state.node_id,
+        boot_id=state.boot_id,
+        master=state.master,
+        term=state.term,
+        seq=state.seq,
+        nodes=node_records(state),
+        instances=instance_records(state),
+        transfers=tuple(transfer_record(transfer) for transfer in state.transfers),
+    )
+
+
+def instance_records(state: StateDocument) -> tuple[InstanceRecord, ...]:
+    """List the instances, oldest first."""
+    names = names_of(state)
+    views = sorted(state.instances.values(), key=lambda one: (one.placed_at_ms, one.instance_id))
+    return tuple(instance_record(view, names) for view in views)
+
+
+def instance_record(view: InstanceView, names: Names) -> InstanceRecord:
+    """Give one instance."""
+    node_ids = tuple(shard.node_id for shard in view.plan.shards)
+    return InstanceRecord(
+        instance_id=view.instance_id,
+        model_id=view.model_id,
+        phase=view.phase,
+        attempt=view.attempt,
+        node_ids=node_ids,
+        node_names=tuple(name_of(names, node_id) for node_id in node_ids),
+        shape=view.plan.shape,
+        backend=view.plan.backend,
+        plan_id=view.plan.plan_id,
+        context_tokens=view.context_token_limit,
+        slots=view.slots,
+        in_flight=view.in_flight,
+        queued=view.queued,
+        needed_bytes=sum(shard.memory.needed_bytes for shard in view.plan.shards),
+        pids=tuple(runner.pid for runner in view.runners if runner.pid is not None),
+        load_ms=view.launch.load_ms if view.launch else None,
+        placed_at=rfc3339(view.placed_at_ms),
+        placed_at_ms=view.placed_at_ms,
+        progress=tuple(progress_record(progress) for progress in view.progress),
+        failure=failure_record(view.failure) if view.failure else None,
+    )
+
+
+def progress_record(progress: ProgressView) -> ProgressRecord:
+    """Give how far one runner is."""
+    return ProgressRecord(
+        rank=progress.rank,
+        node_id=progress.node_id,
+        phase=progress.phase,
+        phase_s=progress.phase_s,
+        done_bytes=progress.done_bytes,
+        total_bytes=progress.total_bytes,
+        rate_bytes_s=progress.rate_bytes_s,
+        eta_s=progress.eta_s,
+        note=progress.note,
+    )
+
+
+def failure_record(failure: InstanceFailure) -> FailureRecord:
+    """Give why an instance failed."""
+    return FailureRecord(
+        code=failure.error.code,
+        message=failure.error.message,
+        remediation=failure.error.remediation,
+        phase=failure.phase,
+        attempt=failure.attempt,
+        exit_code=failure.exit_code,
+        signal=failure.signal,
+        log_tail=failure.log_tail,
+        at=rfc3339(failure.at_ms),
+        final=failure.final,
+    )
+
+
+def transfer_record(transfer: TransferStatus) -> TransferRecord:
+    """Give how far a download is."""
+    return TransferRecord(
+        model_id=transfer.model_id,
+        node_id=transfer.node_id,
+        state=transfer.state,
+        phase=transfer.phase,
+        done_bytes=transfer.done_bytes,
+        total_bytes=transfer.total_bytes,
+        rate_bytes_s=transfer.rate_bytes_s,
+        eta_s=transfer.eta_s,
+        source=transfer.source,
+    )
+
+
+def model_record(entry: ModelEntry) -> ModelRecord:
+    """Give one model of the catalogue."""
+    return ModelRecord(
+        model_id=entry.id,
+        name=entry.name,
+        size_bytes=entry.storage_size_bytes,
+        family=entry.family,
+        quantization=entry.quantization,
+        context_length=entry.context_length or None,
+        context_window=entry.context_window,
+        tasks=entry.tasks,
+        capabilities=entry.capabilities,
+        backends=entry.backends,
+        source=entry.source,
+        installed=entry.installed,
+        placed=entry.placed,
+        ready=entry.ready,
+        license=entry.license,
+    )
+
+
+def plan_record(plan: Plan, names: Names) -> CandidateRecord:
+    """Give a plan with its arithmetic on each node."""
+    node_ids = tuple(shard.node_id for shard in plan.shards)
+    return CandidateRecord(
+        fits=True,
+        node_ids=node_ids,
+        node_names=tuple(name_of(names, node_id) for node_id in node_ids),
+        plan_id=plan.plan_id,
+        shape=plan.shape,
+        backend=plan.backend,
+        context_tokens=plan.context_tokens,
+        slots=plan.slots,
+        alternative=plan.alternative,
+        download_bytes=plan.download_bytes,
+        context_limited_by=plan.context_limited_by,
+        arithmetic=tuple(
+            arithmetic_record(
+                shard.memory,
+                shard.node_id,
+                names,
+                rank=shard.rank,
+                layers=(shard.layer_start, shard.layer_end),
+            )
+            for shard in plan.shards
+        ),
+        refusal_code=None,
+        refusal=None,
+        broken_term=None,
+        smallest_change=None,
+        smallest_change_context_tokens=None,
+    )
+
+
+def refusal_record(refusal: Refusal, names: Names) -> CandidateRecord:
+    """Give why a candidate is refused, with its arithmetic where memory was the reason."""
+    node_ids = (refusal.node_id,) if refusal.node_id is not None else ()
+    memory = refusal.memory
+    change = refusal.smallest_change
+    return CandidateRecord(
+        fits=False,
+        node_ids=node_ids,
+        node_names=tuple(name_of(names, node_id) for node_id in node_ids),
+        plan_id=None,
+        shape=None,
+        backend=None,
+        context_tokens=memory.context_tokens if memory else None,
+        slots=None,
+        alternative=False,
+        download_bytes=0,
+        context_limited_by="",
+        arithmetic=tuple(arithmetic_record(memory, node_id, names) for node_id in node_ids)
+        if memory
+        else (),
+        refusal_code=refusal.error.code,
+        refusal=refusal.error.message,
+        broken_term=refusal.term,
+        smallest_change=change.text if change else None,
+        smallest_change_context_tokens=change.context_tokens if change else None,
+    )
+
+
+def arithmetic_record(
+    memory: MemoryArithmetic,
+    node_id: NodeId,
+    names: Names,
+    *,
+    rank: int | None = None,
+    layers: tuple[int, int] | None = None,
+) -> ArithmeticRecord:
+    """Give the memory arithmetic of one share on one node."""
+    return ArithmeticRecord(
+        node_id=node_id,
+        node_name=name_of(names, node_id),
+        rank=rank,
+        layer_start=layers[0] if layers else None,
+        layer_end=layers[1] if layers else None,
+        pool=memory.pool,
+        weights_bytes=memory.weights_bytes,
+        kv_cache_bytes=memory.kv_cache_bytes,
+        overhead_bytes=memory.overhead_bytes,
+        needed_bytes=memory.needed_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        available_bytes=memory.available_bytes,
+        headroom_bytes=memory.headroom_bytes,
+        kv_bytes_per_token=memory.kv_bytes_per_token,
+        context_tokens=memory.context_tokens,
+    )
+
+
+def key_record(key: KeyView) -> KeyRecord:
+    """Give an API key without its secret."""
+    return KeyRecord(
+        key_id=key.key_id,
+        name=key.name,
+        scope=key.scope,
+        created_at=rfc3339(key.created_at_ms),
+        expires_at=rfc3339(key.expires_at_ms),
+    )
+
+
+def found_record(found: FoundModelView) -> ImportRecord:
+    """Give a model file that another program left on the node's machine."""
+    return ImportRecord(
+        source=found.source,
+        name=found.name,
+        path=found.path,
+        size_bytes=found.size_bytes,
+        model_id=found.model_id,
+        imported=found.imported,
+        problem=found.problem,
+    )
