@@ -55,6 +55,8 @@ class Outcome:
     """From the request to the first event that carries text; empty for whole answers."""
     n_events: int
     completion_tokens: int
+    n_replaced: int = 0
+    """Connections that the server closed under a request before it answered; asked anew."""
     error: str = ""
 
 
@@ -73,6 +75,7 @@ class _Client(asyncio.Protocol):
         self._length: int | None = None
         self._first_s: float | None = None
         self._began_s = 0.0
+        self._is_waiting = False
 
     def ask(self) -> None:
         """Send the next request, if one is left."""
@@ -81,19 +84,24 @@ class _Client(asyncio.Protocol):
             return
         self._run.left -= 1
         self._reset()
+        self._is_waiting = True
         self._began_s = time.perf_counter()
         self._transport.write(self._run.wire)
 
     def close(self) -> None:
         """Drop the connection."""
+        self._is_waiting = False
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        seen = bytes(self._buffer[-600:]).decode(errors="replace")
-        self._run.fail(f"the connection was closed ({exc}) after {seen!r}")
+        if self._is_waiting and not self._buffer:
+            self._run.replace()  # closed as idle just when the request was written: ask anew
+        elif self._is_waiting:
+            seen = bytes(self._buffer[-600:]).decode(errors="replace")
+            self._run.fail(f"the connection was closed ({exc}) after {seen!r}")
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -102,7 +110,7 @@ class _Client(asyncio.Protocol):
         if self._body_at < 0 and not self._read_head():
             return
         if self._length is None:
-            if not self._buffer.endswith(b"0\r\n\r\n"):
+            if not self._buffer.endswith(b"\r\n0\r\n\r\n", self._body_at):
                 return
         elif len(self._buffer) - self._body_at < self._length:
             return
@@ -122,6 +130,7 @@ class _Client(asyncio.Protocol):
         if not self._buffer.startswith(b"HTTP/1.1 200"):
             self._run.fail(self._buffer[:500].decode(errors="replace"))
             return
+        self._is_waiting = False
         outcome.latency_s.append(now_s - self._began_s)
         if self._length is None:
             if self._first_s is not None:
@@ -145,6 +154,8 @@ class _Run:
         )
         self._busy = job.concurrency
         self._done = asyncio.get_running_loop().create_future()
+        self._clients: list[_Client] = []
+        self._replacements: set[asyncio.Task[None]] = set()
 
     def on_idle(self) -> None:
         """A client has nothing left to ask."""
@@ -160,15 +171,38 @@ class _Run:
 
     async def __call__(self) -> Outcome:
         """Connect every client, then let them all start at once."""
-        clients = [await self._connect() for _ in range(self.job.concurrency)]
+        for _ in range(self.job.concurrency):
+            self._clients.append(await self._connect())
         began_s = time.perf_counter()
-        for client in clients:
+        for client in self._clients:
             client.ask()
         await self._done
         self.outcome.wall_s = time.perf_counter() - began_s
-        for client in clients:
+        for client in self._clients:
             client.close()
         return self.outcome
+
+    def replace(self) -> None:
+        """Take a new connection for one that was lost before a byte of its answer came."""
+        if self._done.done():
+            return
+        self.left += 1
+        self.outcome.n_replaced += 1
+        if self.outcome.n_replaced > self.job.requests:
+            self.fail("every connection is closed before it answers")
+            return
+        replacement = asyncio.create_task(self._replace())
+        self._replacements.add(replacement)
+        replacement.add_done_callback(self._replacements.discard)
+
+    async def _replace(self) -> None:
+        try:
+            client = await self._connect()
+        except OSError as error:
+            self.fail(f"no new connection: {error}")
+            return
+        self._clients.append(client)
+        client.ask()
 
     async def _connect(self) -> _Client:
         loop = asyncio.get_running_loop()
