@@ -8,7 +8,7 @@ wants to meet newer nodes parses with `read_answer`.
 
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints
 
 from protocol.base import FrozenModel
 from protocol.cards import BackendTag, EngineName
@@ -46,10 +46,20 @@ API_KEY_PATTERN: Final = r"^skulk-([a-z2-7]{8})-([a-z2-7]{32})$"
 Durability = Literal["member", "local", "memory"]
 
 
+class ControlModel(FrozenModel):
+    """A body, whose validator is built when it is first used.
+
+    There are forty of them and any one process uses a few: building all costs 10 ms of every start
+    of the daemon and of every command an operator types.
+    """
+
+    model_config = ConfigDict(defer_build=True)
+
+
 # ---- Requests ------------------------------------------------------------------------------
 
 
-class PlaceInstanceBody(FrozenModel):
+class PlaceInstanceBody(ControlModel):
     """`POST /place_instance`: place a model; what is left out is the planner's choice.
 
     `sharding` and `instance_meta` are the original's words for a shape: `Tensor` and `LlamaRpc`
@@ -70,14 +80,14 @@ class PlaceInstanceBody(FrozenModel):
     """Place exactly this plan of an earlier preview, or answer 409 with the plan of now."""
 
 
-class ExactPlacement(FrozenModel):
+class ExactPlacement(ControlModel):
     """`GET /instance/placement` and `POST /instance`: a request with one whole plan for it."""
 
     request: PlacementRequest
     plan: Plan
 
 
-class ImportModelBody(FrozenModel):
+class ImportModelBody(ControlModel):
     """`POST /models/add` and `/models/import`: make a card for a GGUF file on this node."""
 
     path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4096)]
@@ -85,7 +95,7 @@ class ImportModelBody(FrozenModel):
     """None derives an id from the file's own header and name."""
 
 
-class CreateKeyBody(FrozenModel):
+class CreateKeyBody(ControlModel):
     """`POST /v1/keys`."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
@@ -93,7 +103,7 @@ class CreateKeyBody(FrozenModel):
     expires_in_s: Annotated[int, Field(ge=60, le=10 * 366 * 86400)] | None = None
 
 
-class OpenApiBody(FrozenModel):
+class OpenApiBody(ControlModel):
     """`POST /v1/api/open`: listen beyond loopback."""
 
     host: Annotated[str, StringConstraints(min_length=1, max_length=255)] = "0.0.0.0"
@@ -104,7 +114,7 @@ class OpenApiBody(FrozenModel):
 # ---- Answers -------------------------------------------------------------------------------
 
 
-class CommandAccepted(FrozenModel):
+class CommandAccepted(ControlModel):
     """202 or 200: a change is committed; what follows from it is told by the instance."""
 
     message: str
@@ -117,14 +127,14 @@ class CommandAccepted(FrozenModel):
     seq: int
 
 
-class CancelReply(FrozenModel):
+class CancelReply(ControlModel):
     """`POST /v1/cancel/{command_id}`."""
 
     message: str
     command_id: CommandIdField
 
 
-class ProgressView(FrozenModel):
+class ProgressView(ControlModel):
     """How far one runner is in its present phase; None is unknown, never 0."""
 
     rank: int
@@ -141,7 +151,7 @@ class ProgressView(FrozenModel):
     note: str = ""
 
 
-class RunnerView(FrozenModel):
+class RunnerView(ControlModel):
     """Where one rank's process stands."""
 
     rank: int
@@ -152,7 +162,7 @@ class RunnerView(FrozenModel):
     pid: int | None = None
 
 
-class InstanceView(FrozenModel):
+class InstanceView(ControlModel):
     """An instance as `/state` and `GET /instance/{id}` show it."""
 
     instance_id: InstanceIdField
@@ -174,7 +184,7 @@ class InstanceView(FrozenModel):
     queued: int | None = None
 
 
-class PreviewsDocument(FrozenModel):
+class PreviewsDocument(ControlModel):
     """`GET /instance/previews`: plans in order of preference, and why others are refused."""
 
     model_id: ModelIdField
@@ -189,7 +199,7 @@ class PreviewsDocument(FrozenModel):
 HealthLevel = Literal["ok", "warn", "error"]
 
 
-class HealthReasonView(FrozenModel):
+class HealthReasonView(ControlModel):
     """One thing that is wrong with a node, and what to do about it."""
 
     code: str
@@ -198,14 +208,14 @@ class HealthReasonView(FrozenModel):
     remediation: str
 
 
-class NodeHealthView(FrozenModel):
+class NodeHealthView(ControlModel):
     """The health of one node."""
 
     level: HealthLevel
     reasons: tuple[HealthReasonView, ...] = ()
 
 
-class NodeResourcesView(FrozenModel):
+class NodeResourcesView(ControlModel):
     """What one node has and how much of it is free; None is unknown, never 0."""
 
     name: str
@@ -225,7 +235,7 @@ class NodeResourcesView(FrozenModel):
     """Seconds since the node was last heard; None when it never was."""
 
 
-class StateDocument(FrozenModel):
+class StateDocument(ControlModel):
     """`GET /state`: the cluster as this node sees it, with what is derived from it."""
 
     node_id: NodeIdField
@@ -253,7 +263,7 @@ class StateDocument(FrozenModel):
     node_resources: dict[NodeId, NodeResourcesView] = {}
 
 
-class EventView(FrozenModel):
+class EventView(ControlModel):
     """One event of the log; secrets and their hashes are left out."""
 
     term: int
@@ -264,7 +274,7 @@ class EventView(FrozenModel):
     event: dict[str, Any]
 
 
-class EventsDocument(FrozenModel):
+class EventsDocument(ControlModel):
     """`GET /events`: kept events in order."""
 
     events: tuple[EventView, ...] = ()
@@ -274,7 +284,7 @@ class EventsDocument(FrozenModel):
     """The newest in the log."""
 
 
-class ModelEntry(FrozenModel):
+class ModelEntry(ControlModel):
     """One model of the catalogue, as OpenAI clients read it, with more."""
 
     id: ModelIdField
@@ -303,7 +313,7 @@ class ModelEntry(FrozenModel):
     license: str = ""
 
 
-class ModelList(FrozenModel):
+class ModelList(ControlModel):
     """`GET /v1/models` and `GET /models`."""
 
     object: Literal["list"] = "list"
@@ -313,7 +323,7 @@ class ModelList(FrozenModel):
 FoundSource = Literal["hf", "ollama", "lmstudio", "llamacpp"]
 
 
-class FoundModelView(FrozenModel):
+class FoundModelView(ControlModel):
     """A model file that another program left on this machine."""
 
     source: FoundSource
@@ -327,7 +337,7 @@ class FoundModelView(FrozenModel):
     """Why it cannot be imported; empty when it can."""
 
 
-class FoundModels(FrozenModel):
+class FoundModels(ControlModel):
     """`GET /models/found`."""
 
     items: tuple[FoundModelView, ...] = ()
@@ -336,7 +346,7 @@ class FoundModels(FrozenModel):
 TransferState = Literal["absent", "running", "complete", "failed", "cancelled"]
 
 
-class TransferStatus(FrozenModel):
+class TransferStatus(ControlModel):
     """`GET /store/models/{id}/download/status`; None is unknown, never 0."""
 
     model_id: ModelIdField
@@ -352,13 +362,13 @@ class TransferStatus(FrozenModel):
     error: ErrorBody | None = None
 
 
-class TransferList(FrozenModel):
+class TransferList(ControlModel):
     """`GET /store/downloads`."""
 
     items: tuple[TransferStatus, ...] = ()
 
 
-class StoredModelView(FrozenModel):
+class StoredModelView(ControlModel):
     """One model whose files lie on this node."""
 
     model_id: ModelIdField
@@ -370,7 +380,7 @@ class StoredModelView(FrozenModel):
     path: str = ""
 
 
-class StorageDocument(FrozenModel):
+class StorageDocument(ControlModel):
     """`GET /store/storage`: this node's disk."""
 
     node_id: NodeIdField
@@ -382,14 +392,14 @@ class StorageDocument(FrozenModel):
     items: tuple[StoredModelView, ...] = ()
 
 
-class RemovedModel(FrozenModel):
+class RemovedModel(ControlModel):
     """`DELETE /store/models/{id}`."""
 
     model_id: ModelIdField
     freed_bytes: int
 
 
-class KeyView(FrozenModel):
+class KeyView(ControlModel):
     """An API key without its secret."""
 
     key_id: KeyIdField
@@ -399,13 +409,13 @@ class KeyView(FrozenModel):
     expires_at_ms: int | None = None
 
 
-class KeyList(FrozenModel):
+class KeyList(ControlModel):
     """`GET /v1/keys`."""
 
     items: tuple[KeyView, ...] = ()
 
 
-class CreatedKey(FrozenModel):
+class CreatedKey(ControlModel):
     """`POST /v1/keys`: the only time that the key itself is shown."""
 
     key_id: KeyIdField
@@ -416,13 +426,13 @@ class CreatedKey(FrozenModel):
     durable: Durability
 
 
-class ListenersDocument(FrozenModel):
+class ListenersDocument(ControlModel):
     """`POST /v1/api/open` and `/v1/api/close`: where this node is served now."""
 
     urls: tuple[str, ...]
 
 
-class HealthDocument(FrozenModel):
+class HealthDocument(ControlModel):
     """`GET /health`: cheap, and always answered while the process lives."""
 
     status: HealthLevel
@@ -438,7 +448,7 @@ class HealthDocument(FrozenModel):
     reasons: tuple[HealthReasonView, ...] = ()
 
 
-class VersionDocument(FrozenModel):
+class VersionDocument(ControlModel):
     """`GET /version`."""
 
     version: str
@@ -446,7 +456,7 @@ class VersionDocument(FrozenModel):
     platform: str
 
 
-class NodeIdentity(FrozenModel):
+class NodeIdentity(ControlModel):
     """`GET /node/identity`."""
 
     node_id: NodeIdField
@@ -465,7 +475,7 @@ class NodeIdentity(FrozenModel):
 # ---- Errors --------------------------------------------------------------------------------
 
 
-class LoadingDocument(FrozenModel):
+class LoadingDocument(ControlModel):
     """Why a placed model does not answer yet, and how far it is; None is unknown, never 0."""
 
     instance_id: InstanceIdField
@@ -482,7 +492,7 @@ class LoadingDocument(FrozenModel):
     note: str = ""
 
 
-class ErrorEnvelope(FrozenModel):
+class ErrorEnvelope(ControlModel):
     """An error of any route; the first four fields are what OpenAI clients read.
 
     `code` is OpenAI's word where it has one and the route is an inference route
@@ -511,7 +521,7 @@ class ErrorEnvelope(FrozenModel):
     """With `placement.facts_missing`."""
 
 
-class ErrorDocument(FrozenModel):
+class ErrorDocument(ControlModel):
     """The body of every answer from 400 on."""
 
     error: ErrorEnvelope

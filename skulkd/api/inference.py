@@ -117,6 +117,15 @@ class ChatService:
                 remediation="Choose a model with TextGeneration; see `skulk models list`.",
                 details={"param": "model"},
             )
+        if task.tools and not candidates[0].card.tooling.supports_tool_calling:
+            raise RequestError(
+                "request.unsupported_field",
+                f"`tools`: the prompt format of {task.model_id} has no place for tools, so they "
+                "would be dropped",
+                remediation="Leave them out, or choose a model whose card has "
+                "tooling.supports_tool_calling.",
+                details={"param": "tools"},
+            )
         window = max(item.plan.context_tokens for item in candidates)
         if task.max_tokens is not None and task.max_tokens >= window:
             raise RequestError(

@@ -301,15 +301,10 @@ def _holder_of(host: str, port: int) -> str:
     """Name the process that listens where we cannot, as far as this user may see."""
     import psutil  # 20 ms, needed only when a start has failed
 
-    with contextlib.suppress(psutil.Error, OSError):
-        for found in psutil.net_connections(kind="tcp"):
-            if found.status != psutil.CONN_LISTEN or not found.laddr or not found.pid:
-                continue
-            in_the_way = found.laddr[0] in {host, *_ANY} or host in _ANY
-            # We may listen on the port ourselves, on our other address.
-            if found.laddr[1] != port or not in_the_way or found.pid == os.getpid():
-                continue
-            with contextlib.suppress(psutil.Error):
-                return f"{psutil.Process(found.pid).name()} (pid {found.pid})"
-            return f"pid {found.pid}"
+    # Process by process: one that ends meanwhile must not cost us the answer about the others.
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            for found in process.net_connections(kind="tcp"):
+                if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr[1] == port:
+                    return f"{process.name()} (pid {process.pid})"
     return ""
