@@ -4,9 +4,12 @@ An unknown value is None, never 0. `at_s` is the monotonic time of the process t
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from protocol.ids import InstanceId, ModelId, NodeId
 from protocol.instances import Phase
+
+NoDownloads = Literal["offline", "disabled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,8 @@ class NodeReading:
     journal_durable: bool = True
     journal_unwritten: int = 0
     """Records counted but not on disk since the disk failed."""
+    no_downloads: NoDownloads | None = None
+    """Why the node fetches no model files; None where it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

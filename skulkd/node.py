@@ -21,6 +21,7 @@ from typing import Final, final
 from protocol.commands import AdmitMember, Command, CommandReply
 from protocol.ids import CommandId, command_id_of
 from protocol.nodes import Role
+from protocol.readings import NoDownloads
 from skulkd.api.app import create_app
 from skulkd.api.auth import is_loopback
 from skulkd.api.dependencies import ApiDependencies, NodeFace
@@ -30,7 +31,7 @@ from skulkd.api.open_door import OpenDoor
 from skulkd.api.own_port import wait_own_port
 from skulkd.api.previews import PreviewService
 from skulkd.api.server import ApiListeners, ApiServer
-from skulkd.config import LoadedSettings
+from skulkd.config import LoadedSettings, Settings
 from skulkd.core.health import Switches
 from skulkd.eventlog.durable_log import DurableLog
 from skulkd.eventlog.journal_term import TermFile, TermVote
@@ -217,6 +218,7 @@ class Node:
                 role=self._face.role,
                 backends=settings.backends,
                 llama_server_bin=settings.llama_server_bin,
+                no_downloads=_no_downloads(settings),
                 max_output_tokens=settings.max_output_tokens,
             ),
             WorkerSurroundings(
@@ -324,3 +326,9 @@ class Node:
                 _log.warning("%s was closed, but for %s", name, late)
 
         stack.push_async_callback(bounded)
+
+
+def _no_downloads(settings: Settings) -> NoDownloads | None:
+    if settings.offline:
+        return "offline"
+    return None if settings.downloads else "disabled"

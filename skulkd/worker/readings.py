@@ -15,7 +15,7 @@ import psutil
 from protocol.clock import Clock
 from protocol.ids import NodeId
 from protocol.nodes import Accelerator
-from protocol.readings import NodeReading
+from protocol.readings import NodeReading, NoDownloads
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
 from skulkd.worker.accelerators import AcceleratorProbe
@@ -51,6 +51,8 @@ class NodeMeters:
     models_dir: Path
     accelerators: AcceleratorProbe
     journal: Callable[[], JournalStatus]
+    no_downloads: NoDownloads | None = None
+    """A setting, which others plan with."""
 
 
 @final
@@ -106,6 +108,7 @@ class NodeReadings:
             loop_lag_s=self._lag_s,
             journal_durable=journal.durable,
             journal_unwritten=journal.unwritten,
+            no_downloads=meters.no_downloads,
         )
         self._table.put_node(reading)
         return reading

@@ -23,7 +23,7 @@ from protocol.events import SequencedEvent
 from protocol.ids import CommandId, InstanceId, ModelId, NodeId
 from protocol.nodes import EngineFacts, NodeFacts, Role
 from protocol.placements import MemoryArithmetic
-from protocol.readings import PhaseProgress
+from protocol.readings import NoDownloads, PhaseProgress
 from protocol.state import ClusterState
 from protocol.tasks import ChatTask
 from skulkd.core.facts import derive
@@ -83,6 +83,8 @@ class WorkerSettings:
     """A `management` node is measured, and runs nothing: what was placed on it waits."""
     backends: tuple[BackendTag, ...] | None = None
     llama_server_bin: Path | None = None
+    no_downloads: NoDownloads | None = None
+    """Why this node fetches no model files; None where it does."""
     max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
     deadlines: Deadlines = field(default_factory=Deadlines)
 
@@ -138,6 +140,7 @@ class WorkerService:
             models_dir=settings.models_dir,
             accelerators=self._accelerators,
             journal=around.journal,
+            no_downloads=settings.no_downloads,
         )
         self._readings = NodeReadings(settings.node_id, meters, around.table, around.clock)
         self._reporter = Reporter(around.gateway, self._tasks)

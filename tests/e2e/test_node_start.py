@@ -121,7 +121,16 @@ def run_until_healthy_then_stop(home: Path, port: int) -> int:
         daemon.destroy()
 
 
-def test_a_port_that_is_taken_on_ipv6_only_is_refused_too(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_on_another_address_is_refused_with_its_holder(tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as held:
+        port = held.getsockname()[1]
+        told = refusal_of(run_skulkd(tmp_path / "home", "--api", str(port)), "config.port_busy")
+        assert f"pid {os.getpid()}" in told
+
+
+def test_where_only_the_other_family_is_taken_the_holder_is_named_and_not_ourselves(
+    tmp_path: Path,
+) -> None:
     with socket.socket(socket.AF_INET6) as held:
         held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         held.bind(("::1", 0))

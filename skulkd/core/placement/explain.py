@@ -13,6 +13,8 @@ FACTS_RETRY_S: Final = 2
 _NEAREST_FIRST: Final[tuple[ErrorCode, ...]] = (
     "placement.no_fit",
     "placement.no_space",
+    "store.offline",
+    "store.downloads_disabled",
     "placement.no_backend",
     "placement.no_node",
     "placement.unsupported_shape",

@@ -370,6 +370,8 @@ def _judge_files(question: Question, candidate: _Candidate) -> Refusal | Missing
     download_bytes = _download_bytes(question, member.node_id)
     if download_bytes == 0:
         return None
+    if candidate.reading.no_downloads is not None:
+        return refusals.not_fetched(member, question.card, candidate.reading.no_downloads)
     free_bytes = candidate.reading.disk_free_bytes
     if free_bytes is None:
         return _missing(member, "free disk space")

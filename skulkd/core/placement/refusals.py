@@ -12,6 +12,7 @@ from protocol.placements import (
     Refusal,
     SmallestChange,
 )
+from protocol.readings import NoDownloads
 from skulkd.core.placement.context import MIN_TOKENS, STEP_TOKENS, model_maximum, rounded_down
 from skulkd.core.placement.explain import FACTS_RETRY_S, size_text, sum_text
 from skulkd.core.placement.memory_fit import PoolMemory, Share, arithmetic
@@ -97,6 +98,17 @@ def no_space(member: Member, download_bytes: int, free_bytes: int) -> Refusal:
             "disk_free_bytes": free_bytes,
             "missing_bytes": missing,
         },
+    )
+
+
+def not_fetched(member: Member, card: ModelCard, why: NoDownloads) -> Refusal:
+    """Refuse a node that does not have the files and is told to fetch none."""
+    flag = "--offline" if why == "offline" else "--no-downloads"
+    return _refusal(
+        member,
+        "store.offline" if why == "offline" else "store.downloads_disabled",
+        f"{member.name}: {card.model_id} is not there, and nothing is fetched ({flag})",
+        f"Start it without {flag}, or import a file there (`skulk models import`).",
     )
 
 

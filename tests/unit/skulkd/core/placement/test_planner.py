@@ -14,8 +14,9 @@ from protocol.cards import (
 )
 from protocol.ids import NodeId
 from protocol.placements import PlacementOutcome, PlacementRequest, Plan, Refusal
-from protocol.readings import PhaseProgress, Readings
+from protocol.readings import NoDownloads, PhaseProgress, Readings
 from protocol.state import ClusterState
+from skulkd.core.placement.explain import outcome_error
 from skulkd.core.placement.planner import plan, replan
 from tests.support.builders import (
     GIB,
@@ -409,6 +410,27 @@ def test_a_node_without_disk_space_is_no_candidate_and_one_that_has_the_files_is
     held = outcome_of(card, state, readings, holders=frozenset({a_node_id(1)}))
     assert a_plan_of(held).shards[0].node_id == a_node_id(1)
     assert a_plan_of(held).download_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("why", "code", "flag"),
+    [
+        ("offline", "store.offline", "--offline"),
+        ("disabled", "store.downloads_disabled", "--no-downloads"),
+    ],
+)
+def test_a_node_that_fetches_nothing_is_a_candidate_for_what_it_has_only(
+    why: NoDownloads, code: str, flag: str
+) -> None:
+    card = a_card(source=PACKAGE)
+    readings = some_readings(replace(a_reading(), no_downloads=why))
+    outcome = outcome_of(card, readings=readings, holders=frozenset())
+    refusal = the_refusal(outcome)
+    assert refusal.error.code == code
+    assert flag in refusal.error.message
+    assert outcome_error(outcome, card.model_id).code == code
+    assert outcome_of(card, readings=readings, holders=frozenset({a_node_id(1)})).plans
+    assert outcome_of(a_scripted_card(), readings=readings, holders=frozenset()).plans
 
 
 def test_an_unknown_free_space_is_missing_only_when_something_has_to_be_fetched() -> None:
