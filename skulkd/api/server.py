@@ -303,8 +303,13 @@ def _holder_of(host: str, port: int) -> str:
 
     # Process by process: one that ends meanwhile must not cost us the answer about the others.
     for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue  # we may listen on the port ourselves, on our other address
         with contextlib.suppress(psutil.Error, OSError):
             for found in process.net_connections(kind="tcp"):
-                if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr[1] == port:
+                if found.status != psutil.CONN_LISTEN or not found.laddr:
+                    continue
+                in_the_way = found.laddr[0] in {host, *_ANY} or host in _ANY
+                if found.laddr[1] == port and in_the_way:
                     return f"{process.name()} (pid {process.pid})"
     return ""

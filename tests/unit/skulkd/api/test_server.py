@@ -1,8 +1,9 @@
 """Listeners: binding, the port's holder, opening and closing, an orderly end."""
 
 import asyncio
-import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 
 import httpx
@@ -66,24 +67,35 @@ def test_a_client_that_never_takes_its_last_answer_is_let_go() -> None:
     with_api(story, limits=ConnectionLimits(keep_alive_s=0))
 
 
-def test_busy_port_names_its_holder() -> None:
-    async def run() -> None:
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            held.listen()
-            port = held.getsockname()[1]
-            daemon = FakeDaemon()
-            tasks = Tasks("test", on_death=lambda story, _: daemon.deaths.append(story))
-            server = ApiServer(clock=daemon.clock)
-            with pytest.raises(ConfigError) as caught:
-                await server.start(create_app(daemon.dependencies(tasks)), port=port)
-            assert caught.value.code == "config.port_busy"
-            assert str(port) in caught.value.message
-            assert f"pid {os.getpid()}" in caught.value.message
-            assert server.urls() == ()
-            await server.close(0.1)
+LISTEN = """
+import socket, sys
+held = socket.socket()
+held.bind(("127.0.0.1", 0))
+held.listen()
+print(held.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
 
-    asyncio.run(run())
+
+def test_busy_port_names_its_holder() -> None:
+    async def run(port: int, pid: int) -> None:
+        daemon = FakeDaemon()
+        tasks = Tasks("test", on_death=lambda story, _: daemon.deaths.append(story))
+        server = ApiServer(clock=daemon.clock)
+        with pytest.raises(ConfigError) as caught:
+            await server.start(create_app(daemon.dependencies(tasks)), port=port)
+        assert caught.value.code == "config.port_busy"
+        assert str(port) in caught.value.message
+        assert f"(pid {pid})" in caught.value.message
+        assert server.urls() == ()
+        await server.close(0.1)
+
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        asyncio.run(run(int(holder.stdout.readline()), holder.pid))
+        holder.communicate()
 
 
 def test_a_holder_of_the_ipv6_side_is_busy_too() -> None:
