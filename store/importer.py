@@ -13,6 +13,7 @@ from protocol.cards import (
     ModelTask,
     PlacementSection,
     StorageSize,
+    ToolingSection,
 )
 from protocol.errors import StoreError
 from protocol.ids import MODEL_ID_MAX_CHARS, ModelId, parse_model_id
@@ -92,6 +93,7 @@ def card_from_gguf(path: Path, model_id: ModelId | None = None) -> ModelCard:
         placement=PlacementSection(
             compatible_backends=_BACKENDS, backend_preference=(_BACKENDS[0],)
         ),
+        tooling=ToolingSection(supports_tool_calling=header.takes_tools),
         license=LicenseSection(name=_text(header.license)),
         source=LocalSource(
             path=sources[0].path,

@@ -98,6 +98,8 @@ class GgufHeader:
     recurrent: RecurrentShape | None
     quantization: str | None
     has_chat_template: bool
+    takes_tools: bool
+    """The chat template mentions tools; without that, what a client offers is dropped silently."""
     eos_token_id: int | None
     bos_token_id: int | None
     pooling: bool
@@ -206,6 +208,7 @@ def _whole(
             fields.number("general.file_type", 0, 1 << 16, default=1 << 16)
         ),
         has_chat_template=fields.has("tokenizer.chat_template"),
+        takes_tools="tools" in (fields.text("tokenizer.chat_template") or ""),
         eos_token_id=fields.optional("tokenizer.ggml.eos_token_id", 1 << 31),
         bos_token_id=fields.optional("tokenizer.ggml.bos_token_id", 1 << 31),
         pooling=fields.number(prefix + "pooling_type", 0, 16, default=0) > 0,
@@ -236,6 +239,7 @@ def _further_part(document: GgufDocument, split_no: int, split_count: int) -> Gg
         recurrent=None,
         quantization=None,
         has_chat_template=False,
+        takes_tools=False,
         eos_token_id=None,
         bos_token_id=None,
         pooling=False,

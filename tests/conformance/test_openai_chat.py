@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from protocol.cards import ToolingSection
 from protocol.data_frames import Chunk, Failed, Finished, Started, TokenLogprob, ToolCallDelta
 from protocol.errors import ErrorBody
 from skulkd.api.sse import StreamLimits
@@ -40,6 +41,18 @@ def test_a01_usage_trailer_chunk(extra: dict[str, Any]) -> None:
             assert len({event[name] for event in events}) == 1
 
     with_api(story)
+
+
+def test_tools_that_the_prompt_format_would_drop_are_refused_by_name() -> None:
+    async def story(api: Api) -> None:
+        refused = await api.chat(tools=[TOOL])
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "tools"
+        assert "supports_tool_calling" in refused.json()["error"]["remediation"]
+        assert (await api.chat(tools=[])).status_code == 200
+
+    deaf = make_instance(card=make_card(tooling=ToolingSection()))
+    with_api(story, FakeDaemon(deaf))
 
 
 def test_a02_delta_has_no_illegal_nulls_and_role_once() -> None:

@@ -6,7 +6,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from protocol.cards import ModelCard, PlacementSection, ScriptedSection, StorageSize, card_digest
+from protocol.cards import (
+    ModelCard,
+    PlacementSection,
+    ScriptedSection,
+    StorageSize,
+    ToolingSection,
+    card_digest,
+)
 from protocol.clock import Clock
 from protocol.commands import Command, CommandReply
 from protocol.control_api import (
@@ -75,6 +82,7 @@ def make_card(model_id: str = MODEL, **changes: object) -> ModelCard:
         storage_size=StorageSize(in_bytes=1000),
         context_length=4096,
         placement=PlacementSection(compatible_backends=("scripted",)),
+        tooling=ToolingSection(supports_tool_calling=True),
         scripted=ScriptedSection(),
     )
     return card.model_copy(update=changes)

@@ -136,3 +136,18 @@ def test_b20_parts_whose_headers_and_names_disagree_are_refused(tmp_path: Path) 
 )
 def test_f27_any_file_name_gives_an_id_within_the_grammar(name: str, model_id: str) -> None:
     assert model_id_of(name) == model_id
+
+
+@pytest.mark.parametrize(
+    ("template", "takes_tools"),
+    [
+        ("{% for tool in tools %}{{ tool }}{% endfor %}", True),
+        ("{{ messages }}", False),
+        (None, False),
+    ],
+)
+def test_a_card_says_whether_the_prompt_format_has_a_place_for_tools(
+    tmp_path: Path, template: str | None, takes_tools: bool
+) -> None:
+    path = GgufBuilder(metadata={"tokenizer.chat_template": template}).write(tmp_path / "x.gguf")
+    assert card_from_gguf(path).tooling.supports_tool_calling == takes_tools

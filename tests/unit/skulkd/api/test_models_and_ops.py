@@ -44,7 +44,7 @@ def test_models_show_what_is_placed_and_ready() -> None:
         assert entry.tags == ("installed", "placed", "ready")
         assert entry.context_length == 4096
         assert entry.context_window == 512
-        assert entry.capabilities == ("completion",)
+        assert entry.capabilities == ("completion", "tools")
         assert (await api.client.get("/models")).json() == (
             await api.client.get("/v1/models")
         ).json()
