@@ -1,5 +1,6 @@
 import ast
 import re
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -92,6 +93,38 @@ def test_every_locked_package_is_pinned_and_hashed_and_no_address_is_named(lock:
     entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)[1:]
     assert len(entries) > 20
     assert [entry for entry in entries if "==" not in entry or "--hash=sha256:" not in entry] == []
+
+
+def test_every_dependency_is_locked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    runtime = {_name(line) for line in project["project"]["dependencies"]}
+    development = {_name(line) for line in project["dependency-groups"]["dev"]}
+    locked = {lock: {_name(line) for line in _pins(lock)} for lock in LOCKS}
+    assert runtime - locked["requirements.lock"] == set()
+    assert (runtime | development) - locked["requirements-dev.lock"] == set()
+    pins = [{line.partition(" ")[0] for line in _pins(lock)} for lock in LOCKS]
+    assert pins[0] - pins[1] == set()
+
+
+def test_the_notice_names_what_is_installed_beside_us() -> None:
+    text = (ROOT / "NOTICE").read_text().replace("_", "-").lower()
+    named = set(re.findall(r"[a-z][a-z0-9-]+", text))
+    elsewhere = ("== 'pypy'", "== 'win32'")
+    installed = [
+        line for line in _pins("requirements.lock") if not any(mark in line for mark in elsewhere)
+    ]
+    assert sorted({_name(line) for line in installed} - named) == []
+
+
+def _pins(lock: str) -> list[str]:
+    lines = (ROOT / lock).read_text().splitlines()
+    return [line.rstrip(" \\") for line in lines if line[:1].isalnum()]
+
+
+def _name(requirement: str) -> str:
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert name is not None
+    return re.sub(r"[._-]+", "-", name[0]).lower()
 
 
 def test_links_between_documents_lead_somewhere() -> None:
