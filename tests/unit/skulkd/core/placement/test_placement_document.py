@@ -1,5 +1,6 @@
 """The figures in docs/placement.md are what the planner says."""
 
+from importlib.resources import files
 from pathlib import Path
 
 from protocol.cards import card_digest
@@ -7,7 +8,7 @@ from protocol.placements import PlacementOutcome, PlacementRequest
 from skulkd.core.placement.context import LADDER
 from skulkd.core.placement.explain import plan_lines
 from skulkd.core.placement.planner import plan
-from store.cards import read_card
+from store.cards import parse_card
 from tests.support.builders import (
     GIB,
     MIB,
@@ -22,7 +23,8 @@ from tests.support.builders import (
 
 ROOT = Path(__file__).parents[5]
 DOCUMENT = (ROOT / "docs" / "placement.md").read_text("utf-8")
-CARD = read_card(ROOT / "store" / "data" / "cards" / "smollm2-135m-instruct.toml")
+CARD_FILE = files("store") / "data" / "cards" / "smollm2-135m-instruct.toml"
+CARD = parse_card(CARD_FILE.read_bytes(), origin="bundled")
 
 
 def demo(*, context_tokens: int | None, available_bytes: int) -> PlacementOutcome:
