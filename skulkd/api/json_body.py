@@ -19,7 +19,7 @@ MAX_VALUES: Final = 100_000
 """Array items and object members in all; a body of 8 MiB could hold 4 million, whose parsing holds
 the interpreter for 90 ms, in a thread or not."""
 OFF_LOOP_BYTES: Final = 64 * 1024
-"""From here on a thread decodes: a hop costs some 0.1 ms, the worst body of this size 6 ms."""
+"""From here on a thread decodes: a hop costs some 0.1 ms, the worst body of this size 12 ms."""
 
 # A whole string, also an unterminated one, or one structural character. Possessive throughout: a
 # hostile body must not make it go back.
