@@ -7,6 +7,7 @@ The order is fixed and short. Who is addressed (Host), from where (Origin), whic
 import logging
 from typing import Final, final
 
+from protocol.control_api import COMMAND_ID_HEADER
 from protocol.errors import RequestError, SkulkError
 from skulkd.api.auth import Authenticator
 from skulkd.api.dependencies import ApiDependencies
@@ -21,6 +22,7 @@ _audit = logging.getLogger("skulkd.audit")
 
 _CONTROL_PLACES: Final = 128
 """Of their own, so that clients of models cannot keep an operator out."""
+_COMMAND_ID: Final = COMMAND_ID_HEADER.encode()
 _NOSNIFF: Final[Header] = (b"x-content-type-options", b"nosniff")
 
 
@@ -109,7 +111,7 @@ class ApiApp:
             answer = await route.handler(request)
             self._tell(handling, answer.status)
             handling.is_answering = True
-            await answer.send_to(send, (_NOSNIFF, *handling.cors))
+            await answer.send_to(send, (_NOSNIFF, *handling.cors, *_id_header(request)))
         finally:
             self._free_place(route)
 
@@ -168,6 +170,11 @@ class ApiApp:
 def create_app(deps: ApiDependencies) -> ApiApp:
     """Make the application; every route of it declares a scope."""
     return ApiApp(deps)
+
+
+def _id_header(request: Request) -> tuple[Header, ...]:
+    command_id = request.command_id
+    return () if command_id is None else ((_COMMAND_ID, command_id.encode()),)
 
 
 def _refuse_smuggling(request: Request) -> None:

@@ -11,7 +11,7 @@ from typing import Final, Protocol, final
 
 from pydantic import ValidationError
 
-from protocol.control_api import COMMAND_ID_HEADER, CancelReply
+from protocol.control_api import CancelReply
 from protocol.data_frames import Chunk, Failed, Finished, Frame, Started
 from protocol.errors import ErrorBody, ErrorCode, RequestError, SkulkError, error_of
 from protocol.ids import CommandId, InstanceId, parse_command_id
@@ -36,8 +36,6 @@ from skulkd.runtime.logs import command_id as log_command_id
 _log = logging.getLogger(__name__)
 
 _RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.gone"})
-_HEADER: Final = COMMAND_ID_HEADER.encode()
-_JSON: Final = (b"content-type", b"application/json")
 _BUSY_RETRY_S: Final = 1
 
 
@@ -166,7 +164,7 @@ class ChatService:
                             model_id=task.model_id,
                             created_s=self._now_s(),
                         )
-                        return Reply(body=body, headers=(_JSON, _id_header(task.command_id)))
+                        return Reply(body=body)
         finally:
             del self._open[task.command_id]
             await frames.aclose()
@@ -205,7 +203,7 @@ class ChatService:
                 if not producer.done():
                     producer.cancel()
 
-        return StreamReply(run=run, headers=(*SSE_HEADERS, _id_header(task.command_id)))
+        return StreamReply(run=run, headers=SSE_HEADERS)
 
     async def _produce(
         self, call: ChatCall, candidates: tuple[Instance, ...], stream: "_OpenStream"
@@ -306,10 +304,6 @@ class _OpenStream:
         self.events.put(error_event(body))
         self.events.end()
         self._request.connection.close_after_response()
-
-
-def _id_header(command_id: CommandId) -> tuple[bytes, bytes]:
-    return (_HEADER, command_id.encode())
 
 
 def _failure(error: ErrorBody) -> SkulkError:

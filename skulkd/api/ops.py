@@ -126,7 +126,7 @@ class OpsRoutes:
     async def events(self, request: Request) -> Answer:
         """`GET /events`: what is kept after a seq; with `follow=1` a stream that goes on."""
         last_seq = self._deps.state.state.seq
-        is_following = request.query("follow") in {"1", "true"}
+        is_following = request.query("follow") in {"1", "true"} and request.method == "GET"
         resumed = request.headers.get(b"last-event-id")
         after_seq = _whole(request, "after_seq", last_seq if is_following else 0)
         if (

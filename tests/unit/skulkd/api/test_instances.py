@@ -59,6 +59,7 @@ def test_placing_answers_202_with_the_plan_and_one_id() -> None:
         assert reply.status_code == 202
         accepted = read_answer(CommandAccepted, reply.content)
         assert accepted.command_id == accepted.instance_id
+        assert reply.headers["x-skulk-command-id"] == accepted.command_id
         assert accepted.plan == PLAN
         command = api.daemon.gateway.submitted[0]
         assert isinstance(command, PlaceInstance)

@@ -1,0 +1,63 @@
+"""The route table and its page agree."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import RequestError
+from skulkd.api.routes import RouteSpec, RouteTable, Services, build_routes
+from skulkd.runtime.tasks import Tasks
+from tests.support.fake_ports import FakeDaemon
+
+PAGE = Path(__file__).parents[4] / "docs" / "api.md"
+DOCUMENTED = re.compile(r"`(GET|HEAD|POST|DELETE) (/[^`]*)`")
+
+
+def all_routes() -> tuple[RouteSpec, ...]:
+    tasks = Tasks("none", on_death=lambda _, error: None)
+    return build_routes(Services.build(FakeDaemon().dependencies(tasks)))
+
+
+def shape_of(path: str) -> str:
+    return re.sub(r"\{[^}]*\}", "{}", path)
+
+
+def test_every_route_is_documented_with_its_scope_and_no_other_is() -> None:
+    documented: set[tuple[str, str, str]] = set()
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 3 and cells[1].startswith("`"):
+            documented.update(
+                (method, shape_of(path), cells[2]) for method, path in DOCUMENTED.findall(cells[1])
+            )
+    documented -= {("HEAD", "/", "open")}
+    served = {(route.method, shape_of(route.path), route.scope) for route in all_routes()}
+    assert served == documented
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "params"),
+    [
+        ("GET", "/v1/models/a/b:Q4", {"model_id": "a/b:Q4"}),
+        ("GET", "/store/models/a/b/download/status", {"model_id": "a/b"}),
+        ("DELETE", "/store/models/a/b/download", {"model_id": "a/b"}),
+        ("DELETE", "/store/models/a/b", {"model_id": "a/b"}),
+        ("GET", "/instance/x", {"instance_id": "x"}),
+        ("POST", "/instance/x/retry", {"instance_id": "x"}),
+        ("GET", "/instance/placement", {}),
+        ("HEAD", "/health", {}),
+    ],
+)
+def test_paths_find_their_route(method: str, path: str, params: dict[str, str]) -> None:
+    found, given = RouteTable(all_routes()).find(path)
+    assert dict(given) == params
+    route = found.route_for(method)
+    assert route.method == ("GET" if method == "HEAD" else method)
+
+
+@pytest.mark.parametrize("path", ["", "/x", "/instance/", "/instance/a/b", "/v1/models/", "//"])
+def test_other_paths_find_none(path: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        RouteTable(all_routes()).find(path)
+    assert caught.value.code == "request.not_found"
