@@ -366,7 +366,7 @@ def _judge_files(question: Question, candidate: _Candidate) -> Refusal | Missing
     source = question.card.source
     is_held = question.holders is None or member.node_id in question.holders
     if source is not None and source.kind == "local" and not is_held:
-        return refusals.elsewhere(member, question.card)
+        return refusals.elsewhere(member, question.card, source.path)
     download_bytes = _download_bytes(question, member.node_id)
     if download_bytes == 0:
         return None

@@ -112,13 +112,18 @@ def not_fetched(member: Member, card: ModelCard, why: NoDownloads) -> Refusal:
     )
 
 
-def elsewhere(member: Member, card: ModelCard) -> Refusal:
-    """Refuse a node that does not have a file which is only used where it lies."""
+def elsewhere(member: Member, card: ModelCard, path: str) -> Refusal:
+    """Refuse a node that does not have a file which is only used where it lies.
+
+    Whether it never was there, has gone or was changed is not known to the planner.
+    """
     return _refusal(
         member,
         "placement.no_node",
-        f"{member.name}: {card.model_id} was imported in place on another machine",
-        "Place it on that node, or import the file here (`skulk models import`).",
+        f"{member.name}: {card.model_id} is used in place from {path}, which is not there as it "
+        "was when it was imported",
+        "Place it on the node that has the file, or, where it was moved or changed, import it "
+        "again (`skulk models import`).",
     )
 
 
