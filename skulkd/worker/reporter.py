@@ -1,7 +1,8 @@
 """Reporting to the master what happened here: in order, until it is taken.
 
 A report may have to wait for a master. Whatever led to it is over by then and does not wait along;
-the commands are idempotent, so that sending one again does no harm.
+the commands are idempotent, so that sending one again does no harm. Without a master nobody decides
+on a further attempt, so what can wait is bounded by a handful of reports for each runner.
 """
 
 import asyncio
