@@ -1,6 +1,6 @@
 """What the API needs of the rest of the daemon; `skulkd/node.py` plugs it in."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -17,7 +17,7 @@ from protocol.tasks import ChatTask
 class Inference(Protocol):
     """Takes tasks to the worker that serves an instance, wherever it is."""
 
-    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncIterator[Frame]:
+    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
         """Serve one task: `Started`, `Chunk`s in order, then exactly one terminal.
 
         Nothing is raised but `CancelledError`; closing the iterator cancels the task and frees

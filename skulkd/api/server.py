@@ -33,6 +33,7 @@ _NO_V6: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTO
 _ANY: Final = ("0.0.0.0", "::")
 _POLL_S: Final = 0.02
 _FREE_WITHIN_S: Final = 1.0
+_CANCEL_S: Final = 1.0
 Persist = Callable[[str | None], Awaitable[None]]
 """Keeps the address to open again after a restart; None forgets it."""
 
@@ -162,10 +163,13 @@ class ApiServer:
             connection.abort()
         if cut:
             _log.warning("%d connections were cut after %g s", len(cut), grace_s)
-        while self._shared.tasks:
-            for task in list(self._shared.tasks):
-                task.cancel()
-            await asyncio.wait(self._shared.tasks, timeout=1.0)
+        tasks = list(self._shared.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_CANCEL_S)
+            if late:
+                _log.error("%d requests ignore their cancellation", len(late))
 
     def connections(self) -> list[GuardedHttp]:
         """Give the connections that are open now."""
