@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Protocol, final
 
 import psutil
 
@@ -32,6 +32,26 @@ class Processor:
 
     model: str
     features: tuple[str, ...]
+
+
+class MachineView(Protocol):
+    """What the worker asks about the machine that it runs on."""
+
+    def memory(self) -> MemoryNow:
+        """Measure RAM: the whole, and what could be taken now without swapping."""
+        ...
+
+    def n_cpus(self) -> int:
+        """Count the processors that an engine may use."""
+        ...
+
+    def processor(self) -> Processor:
+        """Name the processor and its instruction set extensions."""
+        ...
+
+    def oom_kills(self) -> int | None:
+        """Count the processes that the kernel has killed for want of memory since it started."""
+        ...
 
 
 @final

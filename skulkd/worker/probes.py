@@ -24,7 +24,7 @@ from protocol.cards import BackendTag
 from protocol.nodes import NodeFacts
 from skulkd.runtime.tasks import run_blocking
 from skulkd.worker.accelerators import AcceleratorProbe
-from skulkd.worker.machine import Machine, MemoryNow, Processor
+from skulkd.worker.machine import MachineView, MemoryNow, Processor
 from skulkd.worker.run import CompletedRun, run_bounded
 
 _OS_NAMES: Final = {"linux": "linux", "darwin": "macos"}
@@ -51,7 +51,7 @@ class _Host:
 
 
 async def probe_node(
-    settings: ProbeSettings, machine: Machine, accelerators: AcceleratorProbe
+    settings: ProbeSettings, machine: MachineView, accelerators: AcceleratorProbe
 ) -> NodeFacts:
     """Look once at everything that changes rarely."""
     host = await run_blocking(_measure, machine, settings.models_dir)
@@ -87,7 +87,7 @@ async def _llama_builds(settings: ProbeSettings) -> FoundBuilds:
     return await find_builds(environment, run, packages=packages)
 
 
-def _measure(machine: Machine, models_dir: Path) -> _Host:
+def _measure(machine: MachineView, models_dir: Path) -> _Host:
     try:
         disk_total_bytes = shutil.disk_usage(models_dir).total
     except OSError:

@@ -19,7 +19,7 @@ from protocol.readings import NodeReading, NoDownloads
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
 from skulkd.worker.accelerators import AcceleratorProbe
-from skulkd.worker.machine import Machine
+from skulkd.worker.machine import MachineView
 from skulkd.worker.readings_table import ReadingsTable
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class JournalStatus:
 class NodeMeters:
     """Where measurements come from."""
 
-    machine: Machine
+    machine: MachineView
     disk: Disk
     models_dir: Path
     accelerators: AcceleratorProbe

@@ -7,7 +7,7 @@ started before `start` is called: a node that has lost its own port must not sta
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, assert_never, final
@@ -45,9 +45,9 @@ from skulkd.runtime.disk import Disk
 from skulkd.runtime.tasks import OnDeath, Tasks, run_blocking, timeout
 from skulkd.worker.accelerators import AcceleratorProbe
 from skulkd.worker.engine_run import EngineServices
-from skulkd.worker.launchers.base import Launcher
+from skulkd.worker.launchers.base import Launcher, MakeLauncher
 from skulkd.worker.launchers.child import ChildLauncher
-from skulkd.worker.machine import Machine
+from skulkd.worker.machine import Machine, MachineView
 from skulkd.worker.paths import make_sockets_directory, worker_paths
 from skulkd.worker.probes import ProbeSettings, probe_node
 from skulkd.worker.readings import JournalStatus, NodeMeters, NodeReadings
@@ -89,9 +89,13 @@ class WorkerSettings:
     deadlines: Deadlines = field(default_factory=Deadlines)
 
 
+ProbeNode = Callable[[ProbeSettings, MachineView, AcceleratorProbe], Awaitable[NodeFacts]]
+"""`worker.probes.probe_node`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSurroundings:
-    """What the rest of the daemon gives to its worker."""
+    """What the rest of the daemon gives to its worker, and the machine that it runs on."""
 
     gateway: CommandGateway
     view: StateView
@@ -102,6 +106,10 @@ class WorkerSurroundings:
     journal: Callable[[], JournalStatus]
     on_death: OnDeath
     engine_of: Callable[[EngineName], Engine] = engine_of
+    machine: MachineView = field(default_factory=Machine)
+    probe: ProbeNode = probe_node
+    make_launcher: MakeLauncher = ChildLauncher
+    make_sockets_directory: Callable[[Path], None] = make_sockets_directory
 
 
 @final
@@ -120,7 +128,7 @@ class WorkerService:
         self._around = around
         self._tasks = Tasks("worker", on_death=around.on_death)
         self._paths = worker_paths(settings.home, settings.environment)
-        self._machine = Machine()
+        self._machine = around.machine
         self._accelerators = AcceleratorProbe(run_bounded)
         self._facts: NodeFacts | None = None
         self._runners: dict[RunnerKey, RunnerSupervisor] = {}
@@ -128,7 +136,7 @@ class WorkerService:
         self._wake = asyncio.Event()
         self._is_closing = False
         self._unsubscribe: Callable[[], None] | None = None
-        self._launcher: Launcher = ChildLauncher(
+        self._launcher: Launcher = around.make_launcher(
             paths=self._paths.launcher,
             disk=around.disk,
             tasks=self._tasks,
@@ -178,11 +186,11 @@ class WorkerService:
         Raises:
             ConfigError: `config.home_unusable`.
         """
-        make_sockets_directory(self._paths.sockets)
+        self._around.make_sockets_directory(self._paths.sockets)
         self._readings.start(self._tasks)
         self._tasks.start(self._run(), name="reconcile")
 
-    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncIterator[Frame]:
+    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
         """Serve one task; see `skulkd.api.ports.Inference`."""
         if self._tombstones.take(task.command_id, now=self._around.clock.monotonic_s()):
             return _only(_cancelled())
@@ -262,7 +270,7 @@ class WorkerService:
             models_dir=settings.models_dir,
             build=settings.build,
         )
-        facts = await probe_node(probes, self._machine, self._accelerators)
+        facts = await around.probe(probes, self._machine, self._accelerators)
         self._facts = facts
         self._readings.set_devices(facts.accelerators)
         self._reporter.put(
@@ -398,7 +406,7 @@ class WorkerService:
         return max((n_bytes for n_bytes in free if n_bytes is not None), default=None)
 
 
-async def _only(error: ErrorBody) -> AsyncIterator[Frame]:
+async def _only(error: ErrorBody) -> AsyncGenerator[Frame]:
     yield Failed(error)
 
 

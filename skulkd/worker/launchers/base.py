@@ -4,6 +4,7 @@ The child launcher is one; a launcher of transient systemd units will be another
 """
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
@@ -14,6 +15,8 @@ from engines.base import LaunchSpec
 from protocol.base import FrozenModel
 from protocol.cards import EngineName
 from protocol.ids import DigestField, InstanceIdField
+from skulkd.runtime.disk import Disk
+from skulkd.runtime.tasks import Tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,3 +163,13 @@ class LauncherPaths:
 
     records: Path
     logs: Path
+
+
+class MakeLauncher(Protocol):
+    """One way of making a launcher."""
+
+    def __call__(
+        self, *, paths: LauncherPaths, disk: Disk, tasks: Tasks, environment: Mapping[str, str]
+    ) -> Launcher:
+        """Make it; see `skulkd.worker.launchers.child.ChildLauncher` for the arguments."""
+        ...
