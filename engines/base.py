@@ -6,7 +6,7 @@ starts it, and `connect` gives a client that speaks to the running process. A cl
 time, then `close`. The process may die at any moment; every call then ends with `engine.gone`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -98,7 +98,7 @@ class EngineClient(Protocol):
         """
         ...
 
-    def chat(self, task: ChatTask) -> AsyncIterator[Frame]:
+    def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
         """Serve one task: `Started`, ordered `Chunk`s, then exactly one `Finished` or `Failed`.
 
         The iterator raises nothing but `CancelledError`: failures are the `Failed` terminal.

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, final
 
 from protocol.commands import AdmitMember, Command, CommandReply
+from protocol.errors import ConfigError
 from protocol.ids import CommandId, command_id_of
 from protocol.nodes import Role
 from protocol.readings import NoDownloads
@@ -141,8 +142,7 @@ class Node:
         worker = self._make_worker(gateway, replica, store, log)
         self._on_stop(stack, "worker", _WORKER_STOP_S, partial(worker.close, _WORKER_STOP_S))
         await worker.disown()
-        if self._settings.serve_api:
-            await self._start_api(stack, gateway, replica, store, worker)
+        # Before the first request: a placement on a cluster without members would be refused.
         await gateway.submit(
             AdmitMember(
                 command_id=gateway.mint_command_id(),
@@ -152,6 +152,8 @@ class Node:
                 role=self._face.role,
             )
         )
+        if self._settings.serve_api:
+            await self._start_api(stack, gateway, replica, store, worker)
         worker.start()
 
     async def _start_log(self, stack: AsyncExitStack) -> tuple[DurableLog, Sequencer, Replica]:
@@ -183,10 +185,23 @@ class Node:
         return log, sequencer, replica
 
     def _claim_term(self, last_term: int) -> int:
-        """Vote for ourselves, durably, in a term that nobody has seen: a cluster of one elects."""
-        file = TermFile(self._disk, self._home.path / "term")
-        term = max(file.read().term, last_term) + 1
-        file.write(TermVote(term=term, voted_for=self._identity.node_id))
+        """Vote for ourselves, durably, in a term that nobody has seen: a cluster of one elects.
+
+        Raises:
+            ConfigError: `config.home_unusable`.
+        """
+        path = self._home.path / "term"
+        file = TermFile(self._disk, path)
+        try:
+            term = max(file.read().term, last_term) + 1
+            file.write(TermVote(term=term, voted_for=self._identity.node_id))
+        except OSError as error:
+            raise ConfigError(
+                "config.home_unusable",
+                f"the vote of this node cannot be kept in {path}: {error.strerror or error}",
+                remediation="Make room in the home, and see that this user may write there.",
+                details={"file": str(path), "errno": error.errno},
+            ) from error
         return term
 
     async def _open_store(self) -> Store:

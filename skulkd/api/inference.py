@@ -268,7 +268,7 @@ class ChatService:
                     return
             finally:
                 self._count(instance.instance_id, -1)
-                await _close(frames)
+                await frames.aclose()
 
     def _count(self, instance_id: InstanceId, change: int) -> None:
         count = self._in_flight.get(instance_id, 0) + change
@@ -310,9 +310,3 @@ def _failure(error: ErrorBody) -> SkulkError:
     if error.code in _RETRIED and error.retry_after_s is None:
         error = error.model_copy(update={"retry_after_s": _BUSY_RETRY_S})
     return error_of(error)
-
-
-async def _close(frames: AsyncIterator[Frame]) -> None:
-    aclose = getattr(frames, "aclose", None)
-    if aclose is not None:
-        await aclose()

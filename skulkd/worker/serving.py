@@ -6,7 +6,7 @@ await, and says the reason as its terminal.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from typing import TypeVar, final
 
 from engines.base import EngineClient
@@ -97,7 +97,7 @@ class Serving:
             return
         stream = self._streams[task.command_id] = OpenStream()
         admission: Admission | None = None
-        frames: AsyncIterator[Frame] | None = None
+        frames: AsyncGenerator[Frame] | None = None
         terminal: Failed | None = None
         try:
             admission = await stream.wait(self._slots.acquire(task))
@@ -131,21 +131,15 @@ class Serving:
             stream.end(error)
 
     async def _end(
-        self, task: ChatTask, admission: Admission | None, frames: AsyncIterator[Frame] | None
+        self, task: ChatTask, admission: Admission | None, frames: AsyncGenerator[Frame] | None
     ) -> None:
         try:
             if frames is not None:
-                await close_frames(frames)
+                await frames.aclose()
         finally:
             if admission is not None:
                 self._slots.release(admission)
             del self._streams[task.command_id]
-
-
-async def close_frames(frames: AsyncIterator[Frame]) -> None:
-    """Close an engine's stream, wherever it is, which frees its slot; idempotent."""
-    if isinstance(frames, AsyncGenerator):
-        await frames.aclose()
 
 
 def _doubled(task: ChatTask) -> ErrorBody:

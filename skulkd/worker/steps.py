@@ -20,7 +20,6 @@ from protocol.placements import Plan
 from protocol.tasks import ChatMessage, ChatTask
 from skulkd.runtime.tasks import run_blocking, sleep
 from skulkd.worker.launchers.base import EngineProcess, ProcessUsage
-from skulkd.worker.serving import close_frames
 from store.progress import TransferProgress
 
 COMPUTES: Final[tuple[Compute, ...]] = get_args(Compute)
@@ -272,7 +271,7 @@ async def _probe_chat(client: EngineClient, model_id: ModelId, command_id: Comma
             if isinstance(frame, Finished):
                 return
     finally:
-        await close_frames(frames)
+        await frames.aclose()
     raise EngineError("engine.request_failed", "the stream ended without a terminal")
 
 

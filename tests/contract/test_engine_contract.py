@@ -184,8 +184,7 @@ def test_abandoning_a_chat_frees_its_slot(under_test: EngineUnderTest, stream: b
 
 def test_closing_a_stream_after_a_few_frames_frees_its_slot(under_test: EngineUnderTest) -> None:
     async def story(client: EngineClient) -> None:
-        chat = client.chat(a_task(LONG_TEXT, max_tokens=1500))
-        async with aclosing(cast("AsyncGenerator[Frame]", chat)) as frames:
+        async with aclosing(client.chat(a_task(LONG_TEXT, max_tokens=1500))) as frames:
             for _ in range(3):
                 await anext(frames)
             assert (await client.statistics()).slots_busy == 1

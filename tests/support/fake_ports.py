@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -244,7 +244,7 @@ class FakeInference:
         self.n_closed_early = 0
         self.cancelled: list[CommandId] = []
 
-    async def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncIterator[Frame]:
+    async def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
         self.tasks.append(task)
         self.served.append(instance_id)
         cancelled = self.running[task.command_id] = asyncio.Event()

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -33,7 +33,7 @@ class CountingClient:
     async def load_status(self) -> LoadStatus:
         return LoadStatus(loaded=True)
 
-    def chat(self, task: ChatTask) -> AsyncIterator[Frame]:
+    def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
         raise AssertionError("slots do not chat")
 
     async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ class FakeClient:
     async def load_status(self) -> LoadStatus:
         return self.statuses.pop(0)
 
-    async def chat(self, task: ChatTask) -> AsyncIterator[Frame]:
+    async def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
         assert task.max_tokens == 1
         for frame in self.frames:
             yield frame

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ class FakeEngine:
         assert self.process is not None
         return LoadStatus(loaded=self.process.is_loaded)
 
-    async def chat(self, task: ChatTask) -> AsyncIterator[Frame]:
+    async def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
         await sleep(self.script.answer_s)
         yield Started(1)
         yield Finished("length", Usage(1, 1))
