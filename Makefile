@@ -15,12 +15,13 @@ FAST := $(wildcard tests/unit tests/property tests/scripts tests/architecture)
 SLOW := $(wildcard tests/contract tests/conformance tests/simulation tests/tui tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check unit test wheel-test bench lock clean
+.PHONY: help demo check unit test test-root wheel-test bench lock clean
 
 help:
 	@echo "make demo        start a daemon, place a real model, ask it a question (KEEP=1: leave it up)"
 	@echo "make check       format, lint, types, import contracts, fast tests"
 	@echo "make test        check, then contract, conformance, simulation and e2e tests"
+	@echo "make test-root   tests that mount file systems, in a mount namespace (Linux, root or user namespaces)"
 	@echo "make wheel-test  build the wheel and test it with the source out of reach"
 	@echo "make bench       measure against the goals; writes bench/results/"
 	@echo "make unit        the fast tests alone"
@@ -54,6 +55,11 @@ unit: $(INSTALLED)
 
 test: check
 	$(BIN)/pytest -q $(SLOW)
+
+# Whoever is not root becomes it in a user namespace; what is mounted goes with the namespace.
+test-root: $(INSTALLED)
+	SKULK_TEST_MOUNTS=1 unshare --mount $$([ "$$(id -u)" = 0 ] || echo --user --map-root-user) \
+		$(BIN)/pytest -q tests/rootonly
 
 wheel-test: $(INSTALLED)
 	@bash .ci/wheel-test
