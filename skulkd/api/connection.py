@@ -1,12 +1,14 @@
 """One client connection: uvicorn's HTTP/1.1 protocol with the bounds it leaves to others.
 
 Measured on uvicorn 0.54 with httptools 0.9 (docs/decisions/0006-http-server.md): a header block of
-any size is taken, a client that sends nothing or half a request holds its connection for ever, and
-a refused concurrency is answered in plain text. What uvicorn does enforce is used as it is: it
-stops reading a body that nobody asks for at 64 KiB, and closes idle keep-alive connections.
+any size is taken, a client that sends nothing or half a request holds its connection for ever, as
+does one that asks on and reads no answer, trailers become headers, one read of 256 KB may queue
+6,000 requests, and a refused concurrency is answered in plain text. What uvicorn does enforce is
+used as it is: it stops reading a body that nobody asks for at 64 KiB, and closes idle keep-alive
+connections.
 
-A timer is armed only while a client owes us bytes, so a request that arrives whole, as nearly all
-do, costs none.
+A timer is armed only while a client owes us bytes or takes none, so a request that arrives whole,
+as nearly all do, costs none.
 """
 
 import asyncio
@@ -32,6 +34,10 @@ _REASONS: Final = {
 }
 
 
+_MAX_PIPELINED: Final = 16
+"""Requests that wait for the one being served. Clients that pipeline at all send a handful."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
     """What one connection, and all of them together, may take."""
@@ -42,6 +48,8 @@ class ConnectionLimits:
     body_s: float = 60.0
     linger_s: float = 5.0
     """For a client to read its refusal while it still sends the body that was refused."""
+    stall_s: float = 30.0
+    """How long a client may leave an answer untaken. Streams look after theirs themselves too."""
     keep_alive_s: int = 30
 
 
@@ -75,7 +83,10 @@ class GuardedHttp(HttpToolsProtocol):
         self._stage: Literal["idle", "head", "body"] = "idle"
         self._head_bytes = 0
         self._is_refused = False
+        self._has_body = False
+        """Whether the last read held a piece of the body, and not trailers alone."""
         self._timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._lost_callback: Callable[[], None] | None = None
         self._is_lost = False
 
@@ -121,22 +132,33 @@ class GuardedHttp(HttpToolsProtocol):
         """Parse what arrived, and see that the rest is not owed for ever."""
         if self._is_refused:
             return
+        self._has_body = False
         super().data_received(data)
         if self._is_refused or self.transport.is_closing():
             return
-        if self._stage == "head":
+        if self._stage == "head" or (self._stage == "body" and not self._has_body):
             self._head_bytes += len(data)
-            if self._head_bytes > self._limits.header_bytes:
-                self._refuse_headers()
-            elif self._timer is None:
-                self._arm(self._limits.header_s)
-        elif self._stage == "body" and self._timer is None:
-            self._arm(self._limits.body_s)
+        if self._head_bytes > self._limits.header_bytes:
+            self._refuse_headers()
+        elif self._timer is None and self._owes_bytes:
+            self._arm(self._limits.body_s if self._stage == "body" else self._limits.header_s)
+
+    def pause_writing(self) -> None:
+        """The client does not take what it asked for; see that this ends."""
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self._limits.stall_s, self.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads on."""
+        super().resume_writing()
+        self._disarm_stall()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever works for this client that nobody reads any more."""
         self._is_lost = True
         self._disarm()
+        self._disarm_stall()
         super().connection_lost(exc)
         callback, self._lost_callback = self._lost_callback, None
         if callback is not None:
@@ -151,19 +173,32 @@ class GuardedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self.scope["extensions"] = {CONNECTION: self}  # type: ignore[typeddict-item]
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header. What follows a body is a trailer, and a stranger's second say on them."""
+        if self._stage == "head":
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Hand the request on, unless its headers are too many."""
+        if self._is_refused:
+            return
         self._disarm()
         n_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if n_bytes > self._limits.header_bytes:
             self._refuse_headers()
             return
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            self._refuse(400, "request.invalid", f"more than {_MAX_PIPELINED} requests wait")
+            return
         self._stage = "body"
+        self._head_bytes = 0
         self._stamp()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body, or drop it where it has been refused."""
+        self._has_body = True
+        self._head_bytes = 0
         if not self._is_refused:
             super().on_body(body)
 
@@ -194,6 +229,23 @@ class GuardedHttp(HttpToolsProtocol):
 
     # ---- Bounds ----
 
+    @property
+    def _is_answered(self) -> bool:
+        """Every request that was handed on has its whole response."""
+        return not self.pipeline and (not self.cycle or self.cycle.response_complete)
+
+    @property
+    def _owes_bytes(self) -> bool:
+        """The rest of a request is to come, or, after bytes that begin none, its first line."""
+        return self._stage != "idle" or self._is_answered
+
+    @property
+    def _can_refuse(self) -> bool:
+        """What we write now would be the response to the request that is arriving."""
+        if self._stage == "body":
+            return not self.pipeline and not self.cycle.response_started
+        return self._is_answered
+
     def _stamp(self) -> None:
         second = self._clock.wall_ms() // 1000
         if second != self._shared.date_s:
@@ -208,6 +260,11 @@ class GuardedHttp(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _disarm_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     def _on_deadline(self) -> None:
         self._timer = None
@@ -242,6 +299,10 @@ class GuardedHttp(HttpToolsProtocol):
     ) -> None:
         self._is_refused = True
         self._disarm()
+        if not self._can_refuse:
+            # It would stand in the middle of the response to an earlier request.
+            self.abort()
+            return
         error = RequestError(code, message, retry_after_s=retry_after_s)
         reply = error_reply(error, dialect="openai")
         head = [b"HTTP/1.1 %d %b\r\n" % (status, _REASONS[status])]

@@ -1,0 +1,97 @@
+"""Clients that keep the letter of HTTP and not its spirit cost a bounded time and memory."""
+
+import asyncio
+import socket
+from contextlib import suppress
+
+import pytest
+
+from protocol.data_frames import Chunk, Started
+from skulkd.api.connection import ConnectionLimits
+from tests.support.api_harness import CHAT, Api, chat_body, request_bytes, until, with_api
+from tests.support.fake_ports import plain_answer
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(b"GET /health HT", id="late"),
+        pytest.param(b"\x00\x01\x02\r\n\r\n", id="garbage"),
+        pytest.param(b"GET /health HTTP/1.1\r\nx: " + b"x" * 5000, id="huge"),
+    ],
+)
+def test_a_refused_request_never_lands_in_the_answer_to_an_earlier_one(
+    second: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = [Started(1), Chunk("a"), asyncio.Event()]
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(request_bytes("POST", CHAT, chat_body(stream=True)))
+        await reader.readuntil(b'"a"')
+        writer.write(second)
+        await until(lambda: api.server.connections() == [] and not api.daemon.inference.running)
+        rest = b""
+        with suppress(ConnectionResetError):
+            rest = await reader.read()
+        assert b"HTTP/1.1" not in rest
+        writer.close()
+
+    with_api(story, limits=ConnectionLimits(header_s=0.2, header_bytes=4096))
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+def test_blank_lines_between_requests_do_not_hold_a_connection() -> None:
+    async def story(api: Api) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(HEALTH)
+        await reader.readuntil(b"}")
+        writer.write(b"\r\n")
+        await until(lambda: api.server.connections() == [])
+        writer.close()
+
+    with_api(story, limits=ConnectionLimits(header_s=0.2, linger_s=0.1))
+
+
+def test_trailers_are_no_headers() -> None:
+    body = b"2\r\n{}\r\n0\r\nx-forwarded-for: 192.0.2.1\r\n\r\n"
+
+    async def story(api: Api) -> None:
+        answer = await api.raw(CHUNKED + b"connection: close\r\n\r\n" + body)
+        assert answer.startswith(b"HTTP/1.1 400")  # no model is named; a proxy would get 401
+
+    with_api(story)
+
+
+@pytest.mark.parametrize("piece", [b"x: y\r\n", b"x"])
+def test_trailers_are_bounded(piece: bytes) -> None:
+    async def story(api: Api) -> None:
+        endless = await api.raw(CHUNKED + b"\r\n2\r\n{}\r\n0\r\n" + piece * (2 << 20))
+        assert endless.startswith(b"HTTP/1.1 431")
+
+    with_api(story)
+
+
+def test_a_client_that_asks_on_and_takes_no_answer_is_cut() -> None:
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = plain_answer("x" * (16 << 20))
+        with socket.create_connection(("127.0.0.1", api.port)) as client:
+            client.sendall(request_bytes("POST", CHAT, chat_body()) + HEALTH)
+            await until(lambda: api.app.n_open == 1 and api.server.connections()[0].is_choked)
+            await until(lambda: api.app.n_open == 0 and api.server.connections() == [])
+
+    with_api(story, limits=ConnectionLimits(stall_s=0.3))
+
+
+def test_hundreds_of_requests_in_one_piece_are_not_kept_for_later() -> None:
+    async def story(api: Api) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(HEALTH * 700)
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 3)  # to the end, which a kept one has not
+        writer.close()
+        assert (await api.client.get("/health")).status_code == 200
+
+    with_api(story)
