@@ -242,7 +242,7 @@ class GuardedHttp(HttpToolsProtocol):
     @property
     def _can_refuse(self) -> bool:
         """What we write now would be the response to the request that is arriving."""
-        if self._stage == "body":
+        if self._stage == "body" and self.cycle:
             return not self.pipeline and not self.cycle.response_started
         return self._is_answered
 

@@ -81,6 +81,7 @@ class ApiServer:
             lifespan="off",
             interface="asgi3",
             log_config=None,
+            log_level="error",  # it warns of each request that is no HTTP: strangers could fill us
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -95,3 +95,16 @@ def test_hundreds_of_requests_in_one_piece_are_not_kept_for_later() -> None:
         assert (await api.client.get("/health")).status_code == 200
 
     with_api(story)
+
+
+def test_what_is_not_http_is_answered_once_and_fills_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(api: Api) -> None:
+        for garbage in (b"CONNECT localhost:80 HTTP/1.1\r\n\r\n", b"\x16\x03\x01\r\n\r\n"):
+            answer = await api.raw(garbage)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert answer.count(b"content-length") == 1
+
+    with_api(story)
+    assert caplog.messages == []
