@@ -1,8 +1,9 @@
 """One process around one node: home, logs, event loop and signals.
 
-SIGTERM and SIGINT stop the node within ten seconds; a second one ends the process at once, and its
-engines with it (the kernel tells them that their parent is gone). SIGUSR1 writes the stacks of all
-tasks and threads into the log; those of the threads also when the loop is stuck.
+SIGTERM, SIGINT and the end of the terminal (SIGHUP, unless it is ignored) stop the node within ten
+seconds; a second SIGTERM or SIGINT ends the process at once, and its engines with it (the kernel
+tells them that their parent is gone). SIGUSR1 writes the stacks of all tasks and threads into the
+log; those of the threads also when the loop is stuck.
 """
 
 import asyncio
@@ -92,11 +93,15 @@ class _Signals:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop, "SIGTERM")
         loop.add_signal_handler(signal.SIGINT, self._stop, "SIGINT")
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+            loop.add_signal_handler(signal.SIGHUP, self._stop, "SIGHUP")
         loop.add_signal_handler(signal.SIGUSR1, self._dump)
         # Behind asyncio's handler, and in C: it speaks while the loop is stuck in a call.
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=True)
 
     def _stop(self, name: str) -> None:
+        if self._is_stopping and name == "SIGHUP":
+            return  # both the kernel and the shell send one, and nobody pressed a key
         if self._is_stopping:
             _log.warning("second signal (%s): ending at once", name)
             logging.shutdown()

@@ -7,6 +7,8 @@ costs log lines, which are counted, and nothing else.
 import contextlib
 import json
 import logging
+import os
+import select
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -127,6 +129,56 @@ class CappedFileHandler(logging.Handler):
 
 
 @final
+class ScreenHandler(logging.Handler):
+    """Writes lines to a terminal or pipe, and never waits for whoever reads there.
+
+    A paused terminal or a reader that hangs would otherwise stop the event loop at the first line
+    that does not fit.
+
+    Args:
+        stream: Written by its descriptor; one that has none is written as it is.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._poll = select.poll()
+        try:
+            self._fd = stream.fileno()
+        except (OSError, ValueError):
+            self._fd = -1
+        else:
+            self._poll.register(self._fd, select.POLLOUT)
+        self._is_cut = False
+        self.n_dropped_lines = 0
+        """Lines that were not taken, or not whole."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; never raises."""
+        try:
+            line = self.format(record) + "\n"
+        except (TypeError, ValueError):
+            self.handleError(record)
+            return
+        try:
+            if self._fd < 0:
+                self._stream.write(line)
+            elif not self._has_taken(line.encode("utf-8", "backslashreplace")):
+                self.n_dropped_lines += 1
+        except (OSError, ValueError):  # the reader has gone, the stream is closed
+            self.n_dropped_lines += 1
+
+    def _has_taken(self, line: bytes) -> bool:
+        """Write what fits now; a line that had to be cut is ended before the next one begins."""
+        rest = memoryview(b"\n" + line if self._is_cut else line)
+        while rest and self._poll.poll(0):
+            # So much can be written without waiting wherever anything can.
+            rest = rest[os.write(self._fd, rest[: select.PIPE_BUF]) :]
+            self._is_cut = bool(rest)
+        return not rest
+
+
+@final
 class Logs:
     """The process's log set-up; undone by `close`.
 
@@ -140,7 +192,7 @@ class Logs:
         self, *, directory: Path | None, level: int = logging.INFO, stderr: TextIO | None = None
     ) -> None:
         stream = sys.stderr if stderr is None else stderr
-        screen = logging.StreamHandler(stream)
+        screen = ScreenHandler(stream)
         screen.setFormatter(HumanFormatter() if stream.isatty() else JsonFormatter())
         self._handlers: list[logging.Handler] = [screen]
         self._file: CappedFileHandler | None = None

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import time
@@ -199,6 +200,62 @@ def test_b27_a_second_signal_ends_the_daemon_at_once(daemon: Daemon) -> None:
     assert daemon.wait_exit(timeout_s=2) == 128 + signal.SIGTERM
     assert time.monotonic() - asked_at_s < 1
     wait_until(lambda: all(map(is_gone, engines)), timeout_s=2, what="engines gone")
+
+
+def test_b27_one_signal_is_enough_also_for_an_engine_that_ignores_its_own(daemon: Daemon) -> None:
+    model = add_scripted_model(daemon.models_dir, ignore_sigterm=True)
+    daemon.wait_phase(daemon.place(model))
+    engines = daemon.children()
+    asked_at_s = time.monotonic()
+    assert daemon.stop() == 0
+    assert time.monotonic() - asked_at_s < 10
+    assert [engine for engine in engines if not is_gone(engine)] == []
+
+
+def test_b21_the_end_of_the_terminal_stops_the_node_in_order(daemon: Daemon) -> None:
+    model = add_slow_talker(daemon.models_dir)
+    daemon.wait_phase(daemon.place(model))
+    with chat_stream(daemon, model) as stream:
+        stream.read(1)
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.process.send_signal(signal.SIGHUP)  # the kernel sends one, and the shell another
+        stream.read_to_end()
+        assert stream.error is not None
+        assert stream.error["code"] == "cluster.stopping"
+    assert daemon.wait_exit() == 0
+
+
+def test_a_node_under_nohup_outlives_its_terminal(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, as from nohup
+    try:
+        daemon.spawn()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    daemon.wait_healthy()
+    daemon.process.send_signal(signal.SIGHUP)
+    time.sleep(0.2)
+    assert daemon.http.get("/health").is_success
+    assert daemon.stop() == 0
+
+
+def test_a_node_whose_log_nobody_reads_any_more_serves_on(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    daemon = make_daemon()
+    log_path = daemon.log_path
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb"):
+        daemon.log_path = Path(f"/dev/fd/{writing}")
+        daemon.spawn()
+        daemon.log_path = log_path
+        daemon.wait_healthy()
+        for number in range(500):  # three times what a pipe holds
+            answer = daemon.http.post("/v1/keys", json={"name": f"{number} " + "x" * 90})
+            assert answer.status_code == 201
+        assert daemon.stop() == 0
+    lines = (daemon.home / "logs" / "skulkd.jsonl").read_text().splitlines()
+    assert sum("POST /v1/keys: 201" in line for line in lines) == 500
 
 
 def test_b15_a_download_that_was_killed_in_the_middle_goes_on_where_it_was(

@@ -1,6 +1,7 @@
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from skulkd.runtime.logs import (
     CappedFileHandler,
     JsonFormatter,
     Logs,
+    ScreenHandler,
     command_id,
 )
 
@@ -82,6 +84,33 @@ def test_a_terminal_gets_text_for_people() -> None:
     logging.getLogger("skulkd.api.app").warning("slow", extra={"lag_s": 2})
     logs.close()
     assert "warning  api.app: slow lag_s=2\n" in stderr.getvalue()
+
+
+def test_a_reader_that_stops_costs_lines_which_are_counted_and_no_time() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as stream:
+        handler = ScreenHandler(stream)
+        for number in range(200):
+            handler.emit(_a_record("%d " + "x" * 1000, number))
+        taken = reader.read(1 << 20).splitlines()
+        assert [line.split()[0] for line in taken] == [b"%d" % n for n in range(len(taken))]
+        assert handler.n_dropped_lines == 200 - len(taken) + (len(taken[-1]) < len(taken[-2]))
+        handler.emit(_a_record("y" * 30_000))
+        handler.emit(_a_record("the end"))
+        assert reader.read(1 << 20).splitlines()[-2:] == [b"y" * 30_000, b"the end"]
+
+
+def test_a_reader_that_has_gone_costs_lines_only() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        handler = ScreenHandler(stream)
+        handler.emit(_a_record("nobody reads"))
+        assert handler.n_dropped_lines == 1
+
+
+def _a_record(text: str, *arguments: object) -> logging.LogRecord:
+    return logging.LogRecord("x", 20, "", 0, text, arguments, None)
 
 
 def test_files_are_capped_in_size_and_number(tmp_path: Path) -> None:
