@@ -91,15 +91,21 @@ def _check(value: object, depth: int) -> None:
     """Refuse depth and the floats that are no numbers; str, int and bytes cost one comparison."""
     kind = type(value)
     if kind is dict:
-        children = cast("dict[str, Any]", value).values()
+        fields = cast("dict[str, Any]", value)
+        if not all(type(name) is str for name in fields):
+            raise _bad_frame("a map has a key that is no string")
+        children = fields.values()
     elif kind is tuple:
         children = cast("tuple[Any, ...]", value)
     elif kind is float:
         if not isfinite(cast("float", value)):
             raise _bad_frame("a number is not finite")
         return
-    else:
+    elif kind in _LEAVES:
         return
+    else:
+        # An extension that is empty is within every limit on its length.
+        raise _bad_frame("a value has an extension type")
     if depth >= MAX_DEPTH:
         reason = f"values are nested deeper than {MAX_DEPTH}"
         raise _bad_frame(reason)

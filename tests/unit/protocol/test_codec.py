@@ -84,6 +84,20 @@ def test_a_frame_that_is_none_is_refused(data: bytes) -> None:
     assert _refused(data).code == "protocol.bad_frame"
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x81\xc4\x01a\x01", id="a key of bytes"),
+        pytest.param(b"\xc7\x00\x05", id="an extension of no bytes"),
+        pytest.param(b"\x91\xc7\x00\x05", id="the same, inside"),
+    ],
+)
+def test_plain_values_are_what_json_knows_and_bytes(data: bytes) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode_values(data)
+    assert caught.value.code == "protocol.bad_frame"
+
+
 def test_a_frame_over_the_limit_is_refused_unread() -> None:
     error = _refused(b"\xc1" * 11, max_bytes=10)
     assert error.code == "protocol.too_large"
