@@ -102,6 +102,7 @@ _OPENAI_CODES: Final[dict[ErrorCode, str]] = {
 }
 
 Dialect = Literal["openai", "control"]
+_SHOWN_CHARS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,8 @@ def invalid_body(error: ValidationError, kind: type[FrozenModel]) -> RequestErro
     problems: list[str] = []
     first = ""
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
-        place = ".".join(str(part) for part in problem["loc"])
+        # An unknown field's name is the client's own, and may be as long as a body.
+        place = ".".join(str(part)[:_SHOWN_CHARS] for part in problem["loc"])
         first = first or place
         known = ", ".join(kind.model_fields)
         text = (

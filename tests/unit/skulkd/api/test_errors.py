@@ -63,3 +63,11 @@ def test_refused_fields_are_named_and_the_known_ones_listed() -> None:
     assert "context: is not a field here (known: model_id, " in error.message
     assert "slots: " in error.message
     assert error.details["param"] in {"context", "slots"}
+
+
+def test_a_field_name_as_long_as_a_body_is_not_sent_back() -> None:
+    with pytest.raises(ValidationError) as caught:
+        PlaceInstanceBody.model_validate({"model_id": "a/b", "x" * 100_000: 5})
+    error = invalid_body(caught.value, PlaceInstanceBody)
+    assert len(error.message) < 1000
+    assert len(str(error.details["param"])) < 1000
