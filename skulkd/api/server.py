@@ -7,6 +7,7 @@ knows one set of sockets from start to end, where ours open and close while the 
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import os
 import resource
@@ -249,6 +250,13 @@ class ApiListeners:
             ConfigError: `config.port_busy`, `config.invalid`.
             RequestError: `request.forbidden` while State holds no API key.
         """
+        if not _is_address(host):
+            # Binding would ask the name service, and the loop would wait for its answer.
+            raise ConfigError(
+                "config.invalid",
+                f"{host[:100]!r} is not an IP address",
+                remediation="Name an address of this machine, or 0.0.0.0 for all.",
+            )
         if not is_loopback(host) and not self._view.state.api_keys:
             raise RequestError(
                 "request.forbidden",
@@ -292,6 +300,14 @@ def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
         linger_s=limits.linger_s,
         keep_alive_s=limits.keep_alive_s,
     )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def _covers(host: str, other: str) -> bool:

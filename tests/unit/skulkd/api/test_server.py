@@ -180,6 +180,9 @@ def test_nothing_opens_beyond_loopback_without_a_key() -> None:
         assert caught.value.code == "request.forbidden"
         assert caught.value.details["reason"] == "api.no_key"
         assert kept == []
+        with pytest.raises(ConfigError) as named:
+            await listeners.open_api("node.example", persist=True)
+        assert named.value.code == "config.invalid"
         api.daemon.state.state = make_state(api_keys={KEY.key_id: KEY})
         assert f"http://0.0.0.0:{api.port}" in await listeners.open_api("0.0.0.0", persist=True)
         assert await listeners.open_api("0.0.0.0", persist=False) == listeners.urls()
