@@ -190,9 +190,9 @@ def _real(root: Path) -> list[Result]:
         place(daemon, DEMO_MODEL_ID, context_tokens=8192)
         sides = Sides(daemon, generator, DEMO_MODEL_ID, ".gguf")
         return [
-            throughput(sides, 1, max_tokens=64, marks=(0.98, 0.995)),
-            throughput(sides, 8, max_tokens=64, marks=(0.97, 0.99)),
-            throughput(sides, 32, max_tokens=32, marks=(0.95, 0.98)),
+            throughput(sides, 1, max_tokens=32, marks=(0.98, 0.995)),
+            throughput(sides, 8, max_tokens=48, marks=(0.97, 0.99)),
+            throughput(sides, 32, max_tokens=24, marks=(0.95, 0.98)),
         ]
 
 
