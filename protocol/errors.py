@@ -45,7 +45,6 @@ ErrorCode = Literal[
     "placement.already_live",
     "placement.not_live",
     "placement.busy",
-    "placement.port_busy",
     "placement.failed",
     "store.card_invalid",
     "store.card_unknown_field",

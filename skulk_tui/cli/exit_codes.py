@@ -45,7 +45,6 @@ _BY_CODE: Final[dict[ErrorCode, int]] = {
     "placement.no_node": REFUSED,
     "placement.no_space": REFUSED,
     "placement.unsupported_shape": REFUSED,
-    "placement.port_busy": REFUSED,
     "runner.no_memory": REFUSED,
     "store.no_space": REFUSED,
     "store.offline": REFUSED,

@@ -43,7 +43,6 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "placement.already_live": 409,
     "placement.not_live": 409,
     "placement.busy": 409,
-    "placement.port_busy": 409,
     "placement.failed": 503,
     "store.card_invalid": 400,
     "store.card_unknown_field": 400,

@@ -305,13 +305,13 @@ def test_a_placement_that_failed_later_is_told_under_its_id() -> None:
         instance_id=failed_id,
         model_id=MODEL,
         at_ms=1,
-        error=ErrorBody(code="placement.port_busy", message="port 12000 is taken"),
+        error=ErrorBody(code="placement.busy", message="another change came first"),
     )
     daemon.state.state = make_state(placement_failures=(failure,))
 
     async def story(api: Api) -> None:
         reply = await api.client.get(f"/instance/{failed_id}")
         assert reply.status_code == 409
-        assert reply.json()["error"]["code"] == "placement.port_busy"
+        assert reply.json()["error"]["code"] == "placement.busy"
 
     with_api(story, daemon)
