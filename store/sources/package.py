@@ -127,6 +127,8 @@ class PipResolver:
 def _arguments(requirement: str, report: Path) -> list[str]:
     return [
         sys.executable,
+        # Or a folder named pip where the daemon was started would be run in pip's place.
+        "-P",
         "-m",
         "pip",
         "--no-input",

@@ -157,6 +157,15 @@ def test_a_version_that_is_not_in_the_index_says_what_pip_said() -> None:
     assert "pip download" in refused.value.remediation
 
 
+@pytest.mark.usefixtures("index")
+def test_a_pip_in_the_folder_where_the_daemon_was_started_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.py").write_text("raise SystemExit('ERROR: run from the folder')")
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(PipResolver().resolve(source()))
+
+
 def impostor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Have something else answer in pip's place."""
     path = tmp_path / "python"
