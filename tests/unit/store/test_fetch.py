@@ -278,6 +278,7 @@ def test_s31_a_redirect_is_not_followed(origin: Origin, staging: Path) -> None:
     error = refusal(origin, staging)
     assert error.code == "store.source_unavailable"
     assert "not followed" in error.message
+    assert "secret" not in error.message
     assert len(origin.requests) == 1
 
 
