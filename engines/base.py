@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from protocol.cards import Compute, EngineName, ModelCard
-from protocol.clock import Clock
 from protocol.data_frames import Frame
 from protocol.nodes import EngineFacts
 from protocol.tasks import ChatTask
@@ -150,6 +149,6 @@ class Engine(Protocol):
         """
         ...
 
-    def connect(self, spec: LoadSpec, endpoint: Endpoint, clock: Clock) -> EngineClient:
+    def connect(self, spec: LoadSpec, endpoint: Endpoint) -> EngineClient:
         """Make a client for the process; no connection is opened before it is used."""
         ...

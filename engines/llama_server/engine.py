@@ -7,7 +7,6 @@ from typing import Final, final
 from engines.base import Endpoint, EngineDescription, LaunchSpec, LoadSpec
 from engines.llama_server.arguments import binary_argv, hosted_parameters, settings_of
 from engines.upstream import UpstreamClient
-from protocol.clock import Clock
 from protocol.errors import EngineError
 
 HOSTED_MODULE: Final = "engines.llama_server.hosted"
@@ -47,11 +46,11 @@ class LlamaServerEngine:
             argv = (sys.executable, "-P", "-m", HOSTED_MODULE, parameters)
         return LaunchSpec(argv=argv, endpoint=Endpoint(socket_path=spec.socket_path))
 
-    def connect(self, spec: LoadSpec, endpoint: Endpoint, clock: Clock) -> UpstreamClient:
-        """Make a client; the engine's own timings are used, so the clock is not.
+    def connect(self, spec: LoadSpec, endpoint: Endpoint) -> UpstreamClient:
+        """Make a client.
 
         Answers are always streamed from this engine: asked for a whole one, it goes on generating
         after its client has gone, and drops or keeps a last blank differently.
         """
-        del spec, clock
+        del spec
         return UpstreamClient(endpoint)

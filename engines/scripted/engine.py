@@ -6,7 +6,6 @@ from typing import Final, final
 
 from engines.base import Endpoint, EngineDescription, LaunchSpec, LoadSpec
 from engines.upstream import UpstreamClient
-from protocol.clock import Clock
 from protocol.errors import EngineError
 from protocol.nodes import EngineFacts
 
@@ -59,9 +58,9 @@ class ScriptedEngine:
             endpoint=Endpoint(socket_path=spec.socket_path),
         )
 
-    def connect(self, spec: LoadSpec, endpoint: Endpoint, clock: Clock) -> UpstreamClient:
-        """Make a client; the engine's own timings are used, so the clock is not."""
-        del spec, clock
+    def connect(self, spec: LoadSpec, endpoint: Endpoint) -> UpstreamClient:
+        """Make a client."""
+        del spec
         return UpstreamClient(endpoint, can_answer_whole=True)
 
 

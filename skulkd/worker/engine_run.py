@@ -122,7 +122,7 @@ class EngineRun:
             EngineError: `engine.request_failed`.
         """
         endpoint = _set(self._launch).endpoint
-        client = _set(self._engine).connect(_set(self._spec), endpoint, self._services.clock)
+        client = _set(self._engine).connect(_set(self._spec), endpoint)
         self._client = client
         size_bytes = self._card.storage_size.in_bytes
         await steps.wait_loaded(client, _set(self.process), size_bytes, on_progress)

@@ -2,10 +2,9 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import cast
 
 import psutil
 import pytest
@@ -14,10 +13,8 @@ import uvloop
 from engines.base import EngineClient
 from engines.registry import engine_of
 from protocol.cards import ScriptedSection
-from protocol.data_frames import Frame
 from tests.support.engine_process import (
     ANSWER,
-    CLOCK,
     WAIT_S,
     EngineProcess,
     a_scripted_spec,
@@ -77,7 +74,7 @@ def test_a_script_stalls_until_its_client_goes(directory: Path) -> None:
     process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
 
     async def story(client: EngineClient) -> None:
-        async with aclosing(cast("AsyncGenerator[Frame]", client.chat(a_task()))) as frames:
+        async with aclosing(client.chat(a_task())) as frames:
             seen = [await anext(frames) for _ in range(3)]
             assert text_of(seen) == "The capital"
             assert (await client.statistics()).slots_busy == 1
@@ -115,7 +112,7 @@ def test_a_load_tells_its_progress(directory: Path) -> None:
     process = EngineProcess.start(engine_of("scripted"), a_scripted_spec(directory, script))
 
     async def story() -> None:
-        client = process.engine.connect(process.spec, process.launch.endpoint, CLOCK)
+        client = process.engine.connect(process.spec, process.launch.endpoint)
         seen: list[float] = []
         while not (status := await client.load_status()).loaded:
             if status.done_ratio is not None:

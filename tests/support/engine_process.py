@@ -18,7 +18,6 @@ import uvloop
 
 from engines.base import Engine, EngineClient, EngineStatistics, LaunchSpec, LoadSpec
 from protocol.cards import ModelCard, ScriptedSection
-from protocol.clock import Clock
 from protocol.data_frames import Chunk, Failed, Finished, Frame
 from protocol.nodes import EngineFacts
 from protocol.tasks import ChatMessage, ChatTask, Sampling
@@ -31,17 +30,6 @@ SLOTS: Final = 4
 QUESTION: Final = "What is the capital of France? Answer in one sentence."
 ANSWER: Final = "The capital of France is Paris."
 LONG_TEXT: Final = "Tell a very long story about a fox. Begin with: Once upon a time"
-
-
-class WallClock:
-    def monotonic_s(self) -> float:
-        return time.monotonic()
-
-    def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-
-CLOCK: Final[Clock] = WallClock()
 
 
 @dataclass
@@ -72,7 +60,7 @@ class EngineProcess:
 
     @asynccontextmanager
     async def client(self) -> AsyncGenerator[EngineClient]:
-        client = self.engine.connect(self.spec, self.launch.endpoint, CLOCK)
+        client = self.engine.connect(self.spec, self.launch.endpoint)
         try:
             deadline = time.monotonic() + WAIT_S
             while not (await client.load_status()).loaded:

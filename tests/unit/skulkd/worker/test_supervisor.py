@@ -18,7 +18,6 @@ from engines.base import (
     LoadSpec,
     LoadStatus,
 )
-from protocol.clock import Clock
 from protocol.commands import Command, CommandReply, ReportFailure, ReportPhase
 from protocol.data_frames import Finished, Frame, Started, Usage
 from protocol.errors import RunnerError
@@ -147,7 +146,7 @@ class FakeEngine:
     def launch(self, spec: LoadSpec) -> LaunchSpec:
         return LaunchSpec(argv=("engine",), endpoint=Endpoint(socket_path=spec.socket_path))
 
-    def connect(self, spec: LoadSpec, endpoint: Endpoint, clock: Clock) -> EngineClient:
+    def connect(self, spec: LoadSpec, endpoint: Endpoint) -> EngineClient:
         return self
 
     async def spawn(self, spec: LaunchSpec, owner: LaunchOwner) -> EngineProcess:
