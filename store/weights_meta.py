@@ -82,7 +82,6 @@ class GgufHeader:
 
     architecture: str
     name: str | None
-    base_name: str | None
     license: str | None
     kind: str
     """`model`, `adapter`, `mmproj` and others: only a `model` can be served by itself."""
@@ -94,7 +93,6 @@ class GgufHeader:
     """One entry a layer; 0 where the layer keeps no key-value cache."""
     key_length: int
     value_length: int
-    sliding_window: int
     recurrent: RecurrentShape | None
     quantization: str | None
     has_chat_template: bool
@@ -175,7 +173,7 @@ def _whole(
 ) -> GgufHeader:
     architecture = fields.text("general.architecture")
     if architecture is None or _FAMILY.fullmatch(architecture) is None:
-        raise _invalid(fields.name, f"general.architecture is {architecture!r}")
+        raise _invalid(fields.name, f"general.architecture is {repr(architecture)[:60]}")
     kind = fields.text("general.type") or "model"
     prefix = f"{architecture}."
     if kind != "model":
@@ -188,7 +186,6 @@ def _whole(
     return GgufHeader(
         architecture=architecture,
         name=fields.text("general.name"),
-        base_name=fields.text("general.basename"),
         license=fields.text("general.license"),
         kind=kind,
         context_length=fields.number(prefix + "context_length", 0, MAX_CONTEXT, default=0),
@@ -202,7 +199,6 @@ def _whole(
         value_length=fields.number(
             prefix + "attention.value_length", 0, MAX_HEAD_LENGTH, default=head_length
         ),
-        sliding_window=fields.widest(prefix + "attention.sliding_window", MAX_CONTEXT),
         recurrent=_recurrent(fields, prefix),
         quantization=FILE_TYPES.get(
             fields.number("general.file_type", 0, 1 << 16, default=1 << 16)
@@ -225,7 +221,6 @@ def _further_part(document: GgufDocument, split_no: int, split_count: int) -> Gg
     return GgufHeader(
         architecture="",
         name=None,
-        base_name=None,
         license=None,
         kind="model",
         context_length=0,
@@ -235,7 +230,6 @@ def _further_part(document: GgufDocument, split_no: int, split_count: int) -> Gg
         kv_heads_per_layer=(),
         key_length=0,
         value_length=0,
-        sliding_window=0,
         recurrent=None,
         quantization=None,
         has_chat_template=False,
@@ -308,11 +302,6 @@ class _Fields:
         if len(value) < n_layers:
             raise _invalid(self.name, f"{key} has {len(value)} entries for {n_layers} layers")
         return tuple(self._bounded(key, item, 0, MAX_HEADS) for item in value[:n_layers])
-
-    def widest(self, key: str, most: int) -> int:
-        value = self._metadata.get(key, 0)
-        values = value if isinstance(value, tuple) else (value,)
-        return max((self._bounded(key, item, 0, most) for item in values), default=0)
 
     def _bounded(self, key: str, value: GgufValue, least: int, most: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:

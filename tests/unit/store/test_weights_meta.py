@@ -88,6 +88,7 @@ def test_a_model_that_says_how_to_pool_makes_embeddings(tmp_path: Path) -> None:
     [
         ({"general__architecture": None}, "general.architecture"),
         ({"general__architecture": "../x"}, "general.architecture"),
+        ({"general__architecture": "x" * 60_000}, "general.architecture is 'xxx"),
         ({"general__architecture": 3}, "general.architecture is not text"),
         ({"general__type": "mmproj"}, "holds a mmproj"),
         ({"llama__block_count": None}, "llama.block_count is missing"),
@@ -111,6 +112,7 @@ def test_a_dimension_beyond_any_model_is_refused(
         read_fields(tmp_path, fields)
     assert refused.value.code == "store.gguf_invalid"
     assert words in refused.value.message
+    assert len(refused.value.message) < 1000
 
 
 def test_a_value_too_long_to_keep_is_no_dimension(tmp_path: Path) -> None:
