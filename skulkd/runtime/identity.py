@@ -11,7 +11,6 @@ from protocol.errors import ConfigError
 from protocol.ids import ClusterId, NodeId, cluster_id_of, node_id_of
 from skulkd.runtime.disk import Disk
 
-KEY_BYTES: Final = 32
 _ENTROPY_BYTES: Final = 16
 _SCHEMA: Final = 1
 _MAX_FILE_BYTES: Final = 4096
