@@ -55,6 +55,9 @@ from skulkd.worker.steps import needs_files
 
 _log = logging.getLogger(__name__)
 
+Step = Callable[[], Coroutine[None, None, Input]]
+"""Made when its task runs: one that is cancelled before then leaves no coroutine behind."""
+
 _REPORTED: Final[frozenset[Phase]] = frozenset(
     {"download", "stage", "spawn", "load", "probe", "ready"}
 )
@@ -198,27 +201,27 @@ class RunnerSupervisor:
     ) -> None:
         match effect:
             case FetchArtifact():
-                self._begin("download", self._fetch())
+                self._begin("download", self._fetch)
             case StageArtifact():
-                self._begin("stage", self._stage())
+                self._begin("stage", self._stage)
             case SpawnProcess():
-                self._begin("spawn", self._spawn())
+                self._begin("spawn", self._spawn)
             case WatchLoad():
-                self._begin("load", self._load())
+                self._begin("load", self._load)
             case ProbeEngine():
-                self._begin("probe", self._probe())
+                self._begin("probe", self._probe)
             case _:
                 assert_never(effect)
 
-    def _begin(self, phase: Phase, step: Coroutine[None, None, Input]) -> None:
+    def _begin(self, phase: Phase, step: Step) -> None:
         name = f"{phase} {self._key.instance_id}"
         self._step = self._services.tasks.start(
             self._run_step(phase, step), name=name, essential=False
         )
 
-    async def _run_step(self, phase: Phase, step: Coroutine[None, None, Input]) -> None:
+    async def _run_step(self, phase: Phase, step: Step) -> None:
         try:
-            done = await step
+            done = await step()
         except SkulkError as error:
             self._give(StepFailed(phase=phase, error=error.body()))
         # ruff: ignore[blind-except]  a bug costs this instance, with its story, and not the node
