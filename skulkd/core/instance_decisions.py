@@ -37,7 +37,8 @@ from protocol.placements import PlacementOutcome, Plan
 from protocol.readings import Readings
 from protocol.state import ClusterState
 from skulkd.core.breaker import allows_retry
-from skulkd.core.placement.explain import outcome_error, sum_text
+from skulkd.core.placement.explain import outcome_error, size_text, sum_text
+from skulkd.core.placement.memory_fit import lack_in_all_bytes
 from skulkd.core.placement.planner import plan, replan
 
 MAX_INSTANCES: Final = 512
@@ -103,7 +104,8 @@ def retry(state: ClusterState, command: RetryInstance) -> tuple[Event, ...]:
 
     Raises:
         PlacementError: `placement.not_live` for an instance that is not known or is being stopped,
-            `placement.busy` when it is at another attempt than the command says.
+            `placement.busy` when it is at another attempt than the command says,
+            `placement.no_fit` when others have been placed where it was.
     """
     instance = _known(state, command.instance_id)
     if _liveness(instance) == "stopping":
@@ -120,6 +122,8 @@ def retry(state: ClusterState, command: RetryInstance) -> tuple[Event, ...]:
             remediation="Look at it again with `skulk ps`.",
             details={"attempt": instance.attempt},
         )
+    if _liveness(instance) == "failed":
+        _check_room(state, instance)
     return (InstanceRetried(instance_id=instance.instance_id, attempt=instance.attempt + 1),)
 
 
@@ -278,6 +282,22 @@ def _confirm(state: ClusterState, readings: Readings, command: PlaceInstance) ->
             "reserved_bytes": memory.reserved_bytes,
         },
     )
+
+
+def _check_room(state: ClusterState, instance: Instance) -> None:
+    """Refuse to bring back what failed for good, and so held nothing, beside what came since."""
+    for shard in instance.plan.shards:
+        lack_bytes = lack_in_all_bytes(state, shard)
+        if lack_bytes:
+            name = state.members[shard.node_id].name
+            raise PlacementError(
+                "placement.no_fit",
+                f"{instance.model_id} needs {size_text(shard.memory.needed_bytes)} on {name}, and "
+                f"what has been placed there since leaves {size_text(lack_bytes)} too little",
+                remediation="Stop another instance there, or stop this one and place the model "
+                "anew: the plan is then made for what is free.",
+                details={"needed_bytes": shard.memory.needed_bytes, "lack_bytes": lack_bytes},
+            )
 
 
 def _about(made: Plan, outcome: PlacementOutcome) -> PlacementOutcome:

@@ -136,6 +136,26 @@ def claims_by_node(state: ClusterState, readings: Readings) -> dict[NodeId, list
     return claims
 
 
+def lack_in_all_bytes(state: ClusterState, shard: ShardAssignment) -> int:
+    """Say by how much a share and all that is placed beside it exceed their pool; 0 if they fit.
+
+    Looks at what the pool has in all and not at readings, so it holds whatever is loaded by now.
+    A pool of unknown size refuses nothing.
+    """
+    member = state.members.get(shard.node_id)
+    if member is None or member.facts is None:
+        return 0
+    total_bytes = _total(member.facts, shard.memory.pool)
+    if total_bytes is None:
+        return 0
+    placed_bytes = sum(
+        claim.needed_bytes
+        for claim in claims_by_node(state, Readings()).get(shard.node_id, [])
+        if not claim.is_settling and _same_memory(claim.pool, shard.memory.pool)
+    )
+    return max(0, placed_bytes + shard.memory.needed_bytes - total_bytes)
+
+
 def arithmetic(share: Share, memory: PoolMemory, context_tokens: int) -> MemoryArithmetic:
     """Write the sum out, as plans and refusals carry it."""
     return MemoryArithmetic(
@@ -289,6 +309,13 @@ def _seen_bytes(instance: Instance, shard: ShardAssignment, readings: Readings) 
         return progress.done_bytes or 0
     # The engine says `loaded` before it is probed: by then all of it is there.
     return shard.memory.needed_bytes if phase in {"probe", "ready"} else 0
+
+
+def _total(facts: NodeFacts, pool: Pool) -> int | None:
+    if pool != "vram":
+        return facts.memory_bytes
+    devices = [device.memory_bytes for device in facts.accelerators if not device.unified]
+    return max((n_bytes for n_bytes in devices if n_bytes is not None), default=None)
 
 
 def _same_memory(one: Pool, other: Pool) -> bool:

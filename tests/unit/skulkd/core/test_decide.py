@@ -49,6 +49,7 @@ from tests.support.builders import (
     a_node_id,
     a_phase_report,
     a_placement,
+    a_plan,
     a_reading,
     a_request,
     a_scripted_card,
@@ -58,6 +59,7 @@ from tests.support.builders import (
     an_error,
     an_instance,
     an_instance_id,
+    some_arithmetic,
     some_readings,
 )
 
@@ -327,6 +329,21 @@ def test_an_operator_may_retry_what_failed_for_good() -> None:
     moved_on = after(state, *events)
     assert moved_on.instances[an_instance_id()].phase == "pending"
     assert refused(moved_on, command).code == "placement.busy"
+
+
+def test_a_retry_does_not_take_what_others_were_given_meanwhile() -> None:
+    memory = some_arithmetic(weights_bytes=10 * GIB)
+    failed_card, other_card = a_scripted_card(), a_scripted_card(model_id="test/other")
+    failed = an_instance(plan=a_plan(failed_card, memory=memory), failure=a_failure())
+    other = an_instance(2, card=other_card, plan=a_plan(other_card, memory=memory))
+    command = RetryInstance(
+        command_id=a_command_id(7), instance_id=an_instance_id(), after_attempt=1
+    )
+    error = refused(a_state(instances=[failed, other]), command)
+    assert error.code == "placement.no_fit"
+    assert "4.1 GiB too little" in error.message
+    settling = an_instance(2, card=other_card, plan=other.plan, stopping=True)
+    assert decided(a_state(instances=[failed, settling]), command) != []
 
 
 def test_what_is_stopping_or_unknown_is_not_retried() -> None:
