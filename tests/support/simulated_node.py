@@ -1,0 +1,356 @@
+"""One node in virtual time: the rooms of `skulkd.node`, wired as there, in a simulated world.
+
+Real are the log, the sequencer, the replica, the worker with all it has, the planner and the whole
+HTTP application; simulated are the disk, the machine, the engines, the store and the sockets. What
+outlives a node (its disk, its machine, its files) is the world's; a node is one life in it.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, final
+
+from protocol.cards import EngineName, ModelCard
+from protocol.commands import AdmitMember, Command, CommandReply
+from protocol.events import SequencedEvent
+from protocol.ids import CommandId, command_id_of
+from protocol.nodes import EngineFacts, NodeFacts
+from protocol.state import ClusterState
+from skulkd.api.app import ApiApp, create_app
+from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.previews import PreviewService
+from skulkd.core.apply import repeated
+from skulkd.core.invariants import event_violations, violations
+from skulkd.core.lifecycle import Deadlines
+from skulkd.eventlog.durable_log import DurableLog
+from skulkd.eventlog.journal import JournalLimits
+from skulkd.eventlog.journal_term import TermFile, TermVote
+from skulkd.eventlog.replica import Replica
+from skulkd.eventlog.sequencer import Sequencer
+from skulkd.runtime.clock import LoopClock
+from skulkd.runtime.disk import Disk
+from skulkd.runtime.simulated_disk import SimulatedDisk
+from skulkd.runtime.tasks import Tasks
+from skulkd.runtime.virtual_time import VirtualLoop
+from skulkd.worker.accelerators import AcceleratorProbe
+from skulkd.worker.launchers.base import LauncherPaths
+from skulkd.worker.machine import MachineView
+from skulkd.worker.probes import ProbeSettings
+from skulkd.worker.readings import JournalStatus
+from skulkd.worker.readings_table import ReadingsTable
+from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
+from tests.support.builders import a_cluster_id, a_node_id, an_engine, some_facts
+from tests.support.fake_ports import FakeHealth, FakeListeners
+from tests.support.simulated_engine import SimulatedEngine
+from tests.support.simulated_launcher import SimulatedLauncher
+from tests.support.simulated_machine import HEALTHY, Mood, SimulatedMachine, SimulatedProcess
+from tests.support.simulated_power import PoweredDisk
+from tests.support.simulated_store import SimulatedModels, SimulatedStore
+
+HOME: Final = Path("/home/skulk")
+EPOCH_MS: Final = 1_700_000_000_000
+DEADLINES: Final = Deadlines(
+    download_s=30.0, stage_s=20.0, spawn_s=5.0, load_s=15.0, probe_s=10.0, terminate_s=2.0
+)
+_LIMITS: Final = JournalLimits(max_segment_bytes=16_384, retry_s=1.0)
+_STOP_S: Final = 12.0
+_OWNERS: Final = ("node/", "worker/", "request/")
+"""How the names of a node's tasks begin; requests are started by `simulated_clients`."""
+
+
+@final
+class SimulatedWorld:
+    """What outlives a node, and what was promised by its lives.
+
+    Args:
+        seed: Draws ids; the schedule has a seed of its own.
+        cards: The models there are.
+    """
+
+    def __init__(self, seed: int, cards: tuple[ModelCard, ...]) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        # ruff: ignore[suspicious-non-cryptographic-random-usage]  a repeatable history is the aim
+        self.chance = random.Random(seed)
+        self.clock = LoopClock(loop, epoch_ms=EPOCH_MS)
+        self.disk = SimulatedDisk(stall=loop.stall_job)
+        self.disk.make_private_directory(HOME)
+        self.machine = SimulatedMachine()
+        self.store = SimulatedStore(cards)
+        self.moods: dict[str, Mood] = {}
+        """How the next processes of a model behave; healthy where nothing is said."""
+        self.durable: dict[CommandId, int] = {}
+        """Commands acknowledged as durable, with the seq that was named."""
+        self.problems: list[str] = []
+        """What does not hold."""
+        self.n_lives = 0
+        self.node_id = a_node_id(1)
+
+    def mood_of(self, model_id: str) -> Mood:
+        """Say how the next process of a model behaves."""
+        return self.moods.get(model_id, HEALTHY)
+
+    def mint(self) -> CommandId:
+        """Make a command id."""
+        return command_id_of(self.node_id, self.chance.randbytes(16))
+
+
+@final
+class SimulatedGateway:
+    """Implements `CommandGateway` of a cluster of one, and remembers what it promised.
+
+    Args:
+        world: Where promises are kept.
+        sequencer: Decides.
+        replica: What is committed.
+    """
+
+    def __init__(self, world: SimulatedWorld, sequencer: Sequencer, replica: Replica) -> None:
+        self._world = world
+        self._sequencer = sequencer
+        self._replica = replica
+
+    def mint_command_id(self) -> CommandId:
+        """Make a new id."""
+        return self._world.mint()
+
+    async def submit(self, command: Command) -> CommandReply:
+        """Have a command decided and committed."""
+        reply = await self._sequencer.submit(command)
+        has_changed = repeated(self._replica.state, command.command_id) is not None
+        if reply.durable == "local" and has_changed:
+            self._world.durable[command.command_id] = reply.seq
+        return reply
+
+
+@final
+class SimulatedNode:
+    """One life of the node; made by `start`.
+
+    Args:
+        world: What it lives in.
+    """
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        world.n_lives += 1
+        self.world = world
+        self.disk = PoweredDisk(world.disk)
+        self.table = ReadingsTable()
+        self.tasks = Tasks("node", on_death=self._on_death)
+        self.n_events = 0
+        self.replica: Replica
+        self.app: ApiApp
+        self.worker: WorkerService
+        self.launcher: SimulatedLauncher | None = None
+        self._log: DurableLog
+        self._sequencer: Sequencer
+        self._before = ClusterState(cluster_id=a_cluster_id())
+
+    @classmethod
+    async def start(cls, world: SimulatedWorld) -> "SimulatedNode":
+        """Start a node on what the last one left, in the order of `skulkd.node`."""
+        node = cls(world)
+        await node.begin()
+        return node
+
+    @property
+    def state(self) -> ClusterState:
+        """What is committed."""
+        return self.replica.state
+
+    def has_started(self, process: SimulatedProcess) -> bool:
+        """Tell whether a process was started in this life."""
+        return self.launcher is not None and self.launcher.has_started(process)
+
+    async def begin(self) -> None:
+        """Start the rooms."""
+        world, clock = self.world, self.world.clock
+        self._log, state, _ = await DurableLog.open(
+            self.disk,
+            HOME / "journal",
+            cluster_id=a_cluster_id(),
+            clock=clock,
+            tasks=self.tasks,
+            limits=_LIMITS,
+        )
+        self._check_recovered(state)
+        term = await asyncio.to_thread(self._claim_term, state.term)
+        self.replica = Replica(state)
+        self._before = state
+        self.replica.subscribe(self._check_event)
+        self._sequencer = Sequencer(
+            node_id=world.node_id,
+            term=term,
+            replica=self.replica,
+            store=self._log,
+            readings=lambda: self.table.readings,
+            clock=clock,
+            tasks=self.tasks,
+        )
+        await self._sequencer.begin_term()
+        gateway = SimulatedGateway(world, self._sequencer, self.replica)
+        self.worker = self._make_worker(gateway)
+        await self.worker.disown()
+        self.app = create_app(self._dependencies(gateway))
+        await gateway.submit(
+            AdmitMember(
+                command_id=gateway.mint_command_id(),
+                node_id=world.node_id,
+                name="box",
+                public_key="key",
+            )
+        )
+        self.worker.start()
+
+    async def stop(self) -> None:
+        """End in good order, as `skulkd.node` does."""
+        self.app.stop()
+        late = await self.worker.close(6.0)
+        # One that is killed, and in the kernel's hands, is told and not waited for.
+        if late and all(item.exit_status is None for item in self.world.machine.living()):
+            self.world.problems.append(f"a stop left {', '.join(late)}")
+        async with asyncio.timeout(_STOP_S):
+            await self._sequencer.close()
+            await self._log.close()
+        late = await self.tasks.close(1.0)
+        if late:
+            self.world.problems.append(f"a stop left tasks {', '.join(late)}")
+
+    async def die(self) -> None:
+        """End without any order: what it still does reaches neither disk nor process."""
+        self.disk.cut()
+        if self.launcher is not None:
+            self.launcher.cut()
+        while dying := _tasks_of_node():
+            for task in dying:
+                task.cancel()
+            await asyncio.wait(dying, timeout=10.0)
+
+    def _claim_term(self, last_term: int) -> int:
+        file = TermFile(self.disk, HOME / "term")
+        term = max(file.read().term, last_term) + 1
+        file.write(TermVote(term=term, voted_for=self.world.node_id))
+        return term
+
+    def _make_worker(self, gateway: SimulatedGateway) -> WorkerService:
+        world = self.world
+
+        def journal() -> JournalStatus:
+            health = self._log.health()
+            return JournalStatus(durable=health.mode == "durable", unwritten=health.n_unwritten)
+
+        return WorkerService(
+            WorkerSettings(
+                node_id=world.node_id,
+                home=HOME,
+                models_dir=Path("/models"),
+                environment={},
+                build="simulated",
+                deadlines=DEADLINES,
+            ),
+            WorkerSurroundings(
+                gateway=gateway,
+                view=self.replica,
+                store=world.store,
+                table=self.table,
+                clock=world.clock,
+                disk=self.disk,
+                journal=journal,
+                on_death=self._on_death,
+                engine_of=self._engine_of,
+                machine=world.machine,
+                probe=probe_simulated,
+                make_launcher=self._make_launcher,
+                make_sockets_directory=lambda _path: None,
+            ),
+        )
+
+    def _engine_of(self, name: EngineName) -> SimulatedEngine:
+        return SimulatedEngine(name, self.world.machine)
+
+    def _make_launcher(
+        self, *, paths: LauncherPaths, disk: Disk, tasks: Tasks, environment: Mapping[str, str]
+    ) -> SimulatedLauncher:
+        del environment
+        world = self.world
+        self.launcher = SimulatedLauncher(
+            world.machine, world.mood_of, paths=paths, disk=disk, tasks=tasks, chance=world.chance
+        )
+        return self.launcher
+
+    def _dependencies(self, gateway: SimulatedGateway) -> ApiDependencies:
+        world = self.world
+        models = SimulatedModels(world.node_id, world.store, self.worker.transfers)
+        return ApiDependencies(
+            face=NodeFace(
+                node_id=world.node_id,
+                name="box",
+                hostname="box",
+                boot_id=f"boot-{world.n_lives}",
+                version="simulated",
+            ),
+            clock=world.clock,
+            tasks=self.tasks,
+            gateway=gateway,
+            state=self.replica,
+            readings=self.table,
+            health=FakeHealth(),
+            placements=PreviewService(
+                node_id=world.node_id,
+                state=self.replica,
+                readings=self.table,
+                models=models,
+                clock=world.clock,
+            ),
+            inference=self.worker,
+            models=models,
+            listeners=FakeListeners(),
+            random=world.chance,
+        )
+
+    def _check_recovered(self, state: ClusterState) -> None:
+        problems = self.world.problems
+        problems.extend(f"recovered: {what}" for what in violations(state))
+        for command_id, seq in self.world.durable.items():
+            result = repeated(state, command_id)
+            if result is None or result.seq != seq:
+                problems.append(f"{command_id}, durable at seq {seq}, came back as {result}")
+
+    def _check_event(self, sequenced: SequencedEvent, state: ClusterState) -> None:
+        self.n_events += 1
+        problems = self.world.problems
+        problems.extend(event_violations(self._before, sequenced))
+        problems.extend(f"seq {state.seq}: {what}" for what in violations(state))
+        self._before = state
+        planned_bytes = sum(
+            shard.memory.needed_bytes
+            for instance in state.instances.values()
+            if instance.phase not in {"failed", "stopping"}
+            for shard in instance.plan.shards
+        )
+        if planned_bytes > self.world.machine.total_bytes:
+            problems.append(f"seq {state.seq}: plans take {planned_bytes} bytes")
+
+    def _on_death(self, story: str, _error: BaseException) -> None:
+        self.world.problems.append(f"a part of the node died: {story}")
+
+
+def _tasks_of_node() -> list[asyncio.Task[object]]:
+    """Find what runs for the node that lives now, in an order that repeats."""
+    me = asyncio.current_task()
+    found = [task for task in asyncio.all_tasks() if task is not me and not task.done()]
+    mine = [task for task in found if task.get_name().startswith(_OWNERS)]
+    return sorted(mine, key=lambda task: task.get_name())
+
+
+async def probe_simulated(
+    _settings: ProbeSettings, machine: MachineView, _accelerators: AcceleratorProbe
+) -> NodeFacts:
+    """Find what every simulated machine has: two engines on the processor."""
+    await asyncio.sleep(0.3)
+    engines: tuple[EngineFacts, ...] = (
+        an_engine(default_slots=2),
+        an_engine("scripted", overhead_bytes=1 << 20, default_slots=2),
+    )
+    return some_facts(memory_bytes=machine.memory().total_bytes, engines=engines)
