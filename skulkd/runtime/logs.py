@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import select
 import sys
 from contextvars import ContextVar
@@ -25,6 +26,9 @@ CHATTY_LIBRARIES: Final = ("httpx", "httpcore")
 
 command_id: ContextVar[str | None] = ContextVar("command_id", default=None)
 """The causal chain that the running task works for; stamped on its log lines."""
+
+_UNSAFE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control codes but tab and line feed, and what turns the direction of text."""
 
 _STANDARD_FIELDS: Final = frozenset(
     vars(logging.LogRecord("", 0, "", 0, "", None, None)).keys()
@@ -53,7 +57,11 @@ class JsonFormatter(logging.Formatter):
 
 @final
 class HumanFormatter(logging.Formatter):
-    """One line for a person at a terminal, local time; a traceback follows below."""
+    """One line for a person at a terminal, local time; what has more lines goes on indented.
+
+    Requests and engines put text of their own into the log: control codes are shown, not sent, and
+    no line of theirs can begin like one of ours.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Give the record as text."""
@@ -63,7 +71,11 @@ class HumanFormatter(logging.Formatter):
         text = f"{time} {record.levelname.lower():<8} {room}: {record.getMessage()}{extras}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return text
+        return _UNSAFE.sub(_shown, text).replace("\n", "\n    ")
+
+
+def _shown(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:

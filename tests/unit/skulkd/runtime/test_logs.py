@@ -86,6 +86,19 @@ def test_a_terminal_gets_text_for_people() -> None:
     assert "warning  api.app: slow lag_s=2\n" in stderr.getvalue()
 
 
+def test_foreign_text_neither_commands_a_terminal_nor_forges_a_line() -> None:
+    stderr = _Terminal()
+    logs = Logs(directory=None, stderr=stderr)
+    forged = "/x\x1b]0;owned\x07\x9b2J\u202e\n12:00:00 info     audit: all is well"
+    logging.getLogger("skulkd.audit").warning("%s", forged, extra={"peer": "\x1b[2J"})
+    logs.close()
+    shown = stderr.getvalue()
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
+    assert "\\x1b]0;owned" in shown
+    _, second = shown.splitlines()
+    assert second.startswith("    12:00:00")
+
+
 def test_a_reader_that_stops_costs_lines_which_are_counted_and_no_time() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as stream:
