@@ -75,7 +75,9 @@ class Headers:
         b"host", b"origin", b"content-length", b"authorization", b"x-api-key",
     })  # fmt: skip
     _FORWARDED: Final = frozenset({
-        b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip",
+        b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-port",
+        b"x-forwarded-proto", b"x-forwarded-server", b"x-real-ip", b"x-client-ip",
+        b"true-client-ip", b"cf-connecting-ip",
     })  # fmt: skip
 
     def __init__(self, raw: list[Header]) -> None:

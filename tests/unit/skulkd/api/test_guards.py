@@ -138,7 +138,20 @@ def test_keyed_loopback_asks_everybody() -> None:
 
 
 @pytest.mark.parametrize(
-    "header", ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
+    "header",
+    [
+        "forwarded",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-port",
+        "x-forwarded-proto",
+        "x-forwarded-server",
+        "x-real-ip",
+        "x-client-ip",
+        "true-client-ip",
+        "cf-connecting-ip",
+    ],
 )
 def test_a_proxy_on_this_machine_is_not_loopback(header: str) -> None:
     async def story(api: Api) -> None:
