@@ -32,6 +32,8 @@ _STATE_CACHE_S: Final = 0.25
 """Readings move once a second; a screen full of clients asks far more often."""
 _MAX_EVENTS: Final = 1_000
 _DEFAULT_EVENTS: Final = 100
+_MAX_FOLLOWERS: Final = 64
+"""They stay for days, and must leave an operator some of the control places."""
 _MAX_DIGITS: Final = 18
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 _JSON: Final = (b"content-type", b"application/json")
@@ -137,6 +139,13 @@ class OpsRoutes:
         ):
             after_seq = int(resumed)
         if is_following:
+            if len(self._followers) >= _MAX_FOLLOWERS:
+                raise RequestError(
+                    "request.overloaded",
+                    f"{_MAX_FOLLOWERS} clients follow the events already",
+                    remediation="End some of them, or ask for pages: GET /events?after_seq=N.",
+                    retry_after_s=5,
+                )
             return StreamReply(
                 run=lambda send: self._follow(request, send, after_seq), headers=SSE_HEADERS
             )

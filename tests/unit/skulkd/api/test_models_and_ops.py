@@ -223,6 +223,24 @@ def test_events_are_given_after_a_seq_without_key_hashes() -> None:
     with_api(story)
 
 
+def test_followers_leave_an_operator_room() -> None:
+    async def story(api: Api) -> None:
+        data = request_bytes("GET", "/events?follow=1")
+        following = [
+            asyncio.ensure_future(api.raw(data, until=b"never", wait_s=10)) for _ in range(64)
+        ]
+        await until(lambda: api.app.n_open == 64)
+        refused = await api.client.get("/events?follow=1")
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"] == "5"
+        assert (await api.client.get("/events")).status_code == 200
+        for one in following:
+            one.cancel()
+        await asyncio.gather(*following, return_exceptions=True)
+
+    with_api(story)
+
+
 def test_events_can_be_followed_and_resumed() -> None:
     async def story(api: Api) -> None:
         api.daemon.state.commit(MasterElected(master=NODE))
