@@ -96,6 +96,8 @@ def find_models(
     found: dict[tuple[int, int], FoundModel] = {}
     for root in places:
         for path, model_id in _candidates(kind, root):
+            if not _is_text(path):
+                continue  # Nobody could be told its name, nor give it back.
             try:
                 status = path.stat()
             except OSError:
@@ -103,6 +105,14 @@ def find_models(
             model = FoundModel(kind=kind, path=path, model_id=model_id, size_bytes=status.st_size)
             found.setdefault((status.st_dev, status.st_ino), model)
     return tuple(sorted(found.values(), key=lambda model: (model.model_id, str(model.path))))
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _candidates(kind: FinderKind, root: Path) -> Iterator[tuple[Path, ModelId]]:
@@ -131,7 +141,10 @@ def _with_quant(model_id: ModelId, file_name: str) -> ModelId:
     match = _QUANT.search(file_name.removesuffix(".gguf"))
     if match is None or match[1].lower() in model_id.lower():
         return model_id
-    return parse_model_id(f"{model_id}:{match[1]}")
+    try:
+        return parse_model_id(f"{model_id}:{match[1]}")
+    except RequestError:
+        return model_id  # Too long with it: the quants of such a name are told apart by path.
 
 
 def _gguf_files(root: Path) -> Iterator[Path]:
@@ -190,6 +203,8 @@ def _ollama_id(names: tuple[str, ...]) -> ModelId | None:
 def _ollama_blob(manifest: Path) -> str | None:
     """Give the digest of the weights that a manifest names."""
     try:
+        if not manifest.is_file():
+            return None  # Opening a named pipe would wait for whoever writes to it.
         with manifest.open("rb") as file:
             content = file.read(MAX_OLLAMA_MANIFEST_BYTES)
         parsed = _OllamaManifest.model_validate(json.loads(content))

@@ -1,4 +1,6 @@
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,30 @@ def test_f27_an_ollama_digest_is_validated(tmp_path: Path, digest: str) -> None:
 def test_a_broken_ollama_manifest_is_passed_over(tmp_path: Path, content: str) -> None:
     ollama_manifest(tmp_path, "registry.ollama.ai", "library", "x", "y").write_text(content)
     assert find("ollama", tmp_path) == []
+
+
+def test_a_pipe_under_a_manifests_name_holds_nobody_up(tmp_path: Path) -> None:
+    path = ollama_manifest(tmp_path, "hf.co", "org", "model", "Q4_K_M")
+    path.unlink()
+    os.mkfifo(path)
+    assert find("ollama", tmp_path) == []
+
+
+def test_a_name_that_is_no_text_hides_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / ".cache" / "llama.cpp"
+    GgufBuilder().write(folder / "tiny.gguf")
+    with suppress(OSError):  # a file system that takes UTF-8 only cannot bring us there
+        (folder / os.fsdecode(b"tiny-\xff.gguf")).write_bytes(b"")
+    assert find("llamacpp", tmp_path) == [("tiny", ".cache/llama.cpp/tiny.gguf")]
+
+
+@pytest.mark.parametrize("quant", ["IQ3_XXS", "Q4" + "_K" * 40])
+def test_a_quant_that_an_id_has_no_room_for_is_left_out(tmp_path: Path, quant: str) -> None:
+    owner, name = "o" * 96, "n" * 96
+    folder = tmp_path / ".lmstudio" / "models" / owner / name
+    GgufBuilder().write(folder / f"model-{quant}.gguf")
+    (found,) = find_models("lmstudio", home=tmp_path, environment={})
+    assert found.model_id == f"{owner}/{name}"
 
 
 def test_lm_studio_names_owner_and_repository(tmp_path: Path) -> None:
