@@ -6,6 +6,7 @@ promised, or nothing behind it tells otherwise: it goes to quarantine, and the l
 files stay as they are.
 """
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,13 @@ class Recovery:
 
     def _newest_snapshot(self) -> Snapshot | None:
         for seq, path in reversed(self._files.snapshots()):
-            data = self._files.disk.read(path, max_bytes=MAX_STATE_BYTES + 4096)
+            try:
+                data = self._files.disk.read(path, max_bytes=MAX_STATE_BYTES + 4096)
+            except OSError as error:
+                if error.errno != errno.EFBIG:
+                    raise
+                self._bad_snapshots.append((path, "it is longer than any state"))
+                continue
             self._n_bytes += len(data)
             try:
                 snapshot = decode_snapshot(data)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ClusterError, ConfigError, ProtocolError
-from skulkd.eventlog import records
+from skulkd.eventlog import journal_recovery, records
 from skulkd.eventlog.journal import Durability, Journal, JournalLimits
 from skulkd.eventlog.records import MAX_EVENT_BYTES, JournalRecord
 from skulkd.runtime import failpoints
@@ -204,6 +204,24 @@ def test_a_rotten_snapshot_is_put_aside_and_the_older_one_used() -> None:
     assert log.recovered is not None
     [aside] = log.recovered.quarantined
     assert aside.file == f"{newest}.quarantine-1"
+
+
+def test_a_snapshot_longer_than_any_state_is_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    async def story(log: Log, journal: Journal) -> None:
+        for _ in range(100):
+            await _append(log, journal, 2)
+
+    run_virtual(lambda: bench.live(story, limits=SMALL))
+    newest = [name for name in bench.disk.list(DIRECTORY) if name.startswith("snapshot")][-1]
+    bench.disk.replace(DIRECTORY / newest, bytes(1 << 20))
+    monkeypatch.setattr(journal_recovery, "MAX_STATE_BYTES", 1 << 19)
+    log = bench.reopened()
+    assert log.holds_exactly(200)
+    assert log.recovered is not None
+    [aside] = log.recovered.quarantined
+    assert (aside.file, aside.n_bytes) == (f"{newest}.quarantine-1", 1 << 20)
 
 
 @pytest.mark.parametrize("failure", ["sync", "write", "full"])
