@@ -14,6 +14,7 @@ from tests.support.chat_client import answer_text, ask, chat_stream
 from tests.support.daemon import Daemon, wait_until
 from tests.support.demo_model import DEMO_MODEL_ID, demo_model_path, demo_models_dir
 from tests.support.gguf_builder import GgufBuilder
+from tests.support.shared_daemon import shared_daemon
 
 QUESTION = "What is the capital of France? Answer in one sentence."
 SMALL = {"context_tokens": 2048, "slots": 2}
@@ -31,18 +32,9 @@ def weights() -> Path:
 def node(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon that has the demo model placed and ready."""
     assert weights.is_relative_to(demo_models_dir())
-    daemon = Daemon(tmp_path_factory.mktemp("demo"), models_dir=demo_models_dir())
-    daemon.http.close()
-    daemon.http = httpx.Client(  # a kept connection would outlive the test that opened it
-        base_url=daemon.url,
-        timeout=60,
-        trust_env=False,
-        limits=httpx.Limits(max_keepalive_connections=0),
-    )
-    daemon.start()
-    daemon.wait_phase(daemon.place(DEMO_MODEL_ID, **SMALL), timeout_s=READY_S)
-    yield daemon
-    daemon.destroy()
+    with shared_daemon(tmp_path_factory.mktemp("demo"), models_dir=demo_models_dir()) as daemon:
+        daemon.wait_phase(daemon.place(DEMO_MODEL_ID, **SMALL), timeout_s=READY_S)
+        yield daemon
 
 
 def question(**fields: object) -> dict[str, object]:

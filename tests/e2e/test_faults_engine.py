@@ -4,18 +4,32 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
+import pytest
 
 from skulkd.core.breaker import BACKOFF_S
 from tests.support.chat_client import answer_text, ask, chat_stream
 from tests.support.daemon import Daemon, wait_until
 from tests.support.scripted_models import add_scripted_model, add_slow_talker
+from tests.support.shared_daemon import shared_daemon
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """One daemon for all of this; each test has models of its own."""
+    with shared_daemon(tmp_path_factory.mktemp("faults")) as started:
+        yield started
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest) -> str:
+    """The id of a model that no other test uses."""
+    return f"scripted/{request.node.name[:60].strip('_')}"
 
 
 def engine_pid(daemon: Daemon, instance_id: str) -> int:
@@ -24,9 +38,14 @@ def engine_pid(daemon: Daemon, instance_id: str) -> int:
     return pid
 
 
-def failures_of(daemon: Daemon) -> list[dict[str, Any]]:
+def failures_of(daemon: Daemon, instance_id: str) -> list[dict[str, Any]]:
     failures: list[dict[str, Any]] = daemon.http.get("/state").json()["failures"]
-    return failures
+    return [failure for failure in failures if failure["instanceId"] == instance_id]
+
+
+def failed_reasons(daemon: Daemon) -> list[str]:
+    reasons = daemon.http.get("/health").json()["reasons"]
+    return [reason["message"] for reason in reasons if reason["code"] == "instance.failed"]
 
 
 def attempt_is(daemon: Daemon, instance_id: str, attempt: int, phase: str) -> bool:
@@ -56,9 +75,10 @@ def test_b26_a10_a_killed_engine_ends_its_streams_with_an_error_and_is_relaunche
         assert broken.error["code"] == "engine.gone"
         assert broken.error["param"] is None
 
-        wait_until(lambda: bool(failures_of(daemon)), timeout_s=2, what="failure shown")
-        failures = failures_of(daemon)
-        assert [failure["instanceId"] for failure in failures] == [victim_id]
+        wait_until(lambda: bool(failures_of(daemon, victim_id)), timeout_s=2, what="failure shown")
+        failures = failures_of(daemon, victim_id)
+        assert len(failures) == 1
+        assert failures_of(daemon, other_id) == []
         assert failures[-1]["signal"] == "SIGKILL"
         assert failures[-1]["final"] is False
         assert any("model loaded" in line for line in failures[-1]["logTail"])
@@ -71,8 +91,10 @@ def test_b26_a10_a_killed_engine_ends_its_streams_with_an_error_and_is_relaunche
     assert answer_text(ask(daemon, victim, max_tokens=3))
 
 
-def test_a05_a_killed_engine_answers_a_whole_request_with_an_error_status(daemon: Daemon) -> None:
-    model = add_slow_talker(daemon.models_dir)
+def test_a05_a_killed_engine_answers_a_whole_request_with_an_error_status(
+    daemon: Daemon, model: str
+) -> None:
+    add_slow_talker(daemon.models_dir, model)
     instance_id = daemon.place(model)
     daemon.wait_phase(instance_id)
     answers: list[httpx.Response] = []
@@ -91,8 +113,10 @@ def test_a05_a_killed_engine_answers_a_whole_request_with_an_error_status(daemon
     assert int(answers[0].headers["retry-after"]) >= 1
 
 
-def test_while_an_engine_is_relaunched_requests_are_told_to_come_back(daemon: Daemon) -> None:
-    model = add_scripted_model(daemon.models_dir, load_delay_ms=500)
+def test_while_an_engine_is_relaunched_requests_are_told_to_come_back(
+    daemon: Daemon, model: str
+) -> None:
+    add_scripted_model(daemon.models_dir, model, load_delay_ms=500)
     instance_id = daemon.place(model)
     daemon.wait_phase(instance_id)
     os.kill(engine_pid(daemon, instance_id), signal.SIGKILL)
@@ -107,10 +131,11 @@ def test_while_an_engine_is_relaunched_requests_are_told_to_come_back(daemon: Da
 
 
 def test_b24_an_engine_that_exits_during_load_is_shown_with_code_and_last_lines(
-    daemon: Daemon,
+    daemon: Daemon, model: str
 ) -> None:
-    model = add_scripted_model(
+    add_scripted_model(
         daemon.models_dir,
+        model,
         load_delay_ms=300,
         load_exit_code=3,
         load_stderr="error: tensor blk.0 is missing\nerror: cannot load model",
@@ -134,37 +159,26 @@ def test_b24_an_engine_that_exits_during_load_is_shown_with_code_and_last_lines(
     answer = ask(daemon, model)
     assert answer.status_code == 503
     assert answer.json()["error"]["failure"]["exit_code"] == 3
-    health = daemon.http.get("/health").json()
-    assert [reason["code"] for reason in health["reasons"]].count("instance.failed") == 1
+    assert model in " ".join(failed_reasons(daemon))
 
 
-def test_b24_the_cli_shows_exit_code_and_last_lines_of_a_failed_placement(daemon: Daemon) -> None:
-    add_scripted_model(daemon.models_dir, load_exit_code=3, load_stderr="error: cannot load model")
-    placed = daemon.skulk("place", "scripted/story", "--wait")
+def test_b24_the_cli_shows_exit_code_and_last_lines_of_a_failed_placement(
+    daemon: Daemon, model: str
+) -> None:
+    add_scripted_model(
+        daemon.models_dir, model, load_exit_code=3, load_stderr="error: cannot load model"
+    )
+    placed = daemon.skulk("place", model, "--wait")
     assert placed.returncode != 0
     assert "exited with code 3" in placed.stderr
     assert "cannot load model" in placed.stderr
 
 
-def test_an_engine_that_ignores_sigterm_is_killed_and_gone(daemon: Daemon) -> None:
-    model = add_scripted_model(daemon.models_dir, ignore_sigterm=True)
-    instance_id = daemon.place(model)
-    daemon.wait_phase(instance_id)
-    pid = engine_pid(daemon, instance_id)
-    assert daemon.http.delete(f"/instance/{instance_id}").status_code == 202
-    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=10, what="killed after SIGTERM")
-    wait_until(
-        lambda: daemon.http.get(f"/instance/{instance_id}").status_code == 404,
-        timeout_s=2,
-        what="forgotten",
-    )
-
-
 def test_b22_an_engine_that_keeps_dying_is_left_alone_until_an_operator_acts(
-    daemon: Daemon,
+    daemon: Daemon, model: str
 ) -> None:
     # Survives the probe, which asks for one token, and dies of every real request.
-    model = add_scripted_model(daemon.models_dir, reply="one two three", exit_after_tokens=1)
+    add_scripted_model(daemon.models_dir, model, reply="one two three", exit_after_tokens=1)
     instance_id = daemon.place(model)
     died_at_s: list[float] = []
     for attempt in (1, 2, 3, 4):
@@ -182,7 +196,7 @@ def test_b22_an_engine_that_keeps_dying_is_left_alone_until_an_operator_acts(
     wait_until(
         lambda: daemon.instance(instance_id)["phase"] == "failed", timeout_s=2, what="failed"
     )
-    failures = failures_of(daemon)
+    failures = failures_of(daemon, instance_id)
     assert [failure["attempt"] for failure in failures] == [1, 2, 3, 4]
     assert [failure["final"] for failure in failures] == [False, False, False, True]
     assert failures[-1]["signal"] == "SIGKILL"
@@ -195,8 +209,7 @@ def test_b22_an_engine_that_keeps_dying_is_left_alone_until_an_operator_acts(
     document = daemon.wait_phase(instance_id)
     assert document["attempt"] == 5
     assert answer_text(ask(daemon, model, max_tokens=1)) == "one"
-    health = daemon.http.get("/health").json()
-    assert "instance.failed" not in {reason["code"] for reason in health["reasons"]}
+    assert model not in " ".join(failed_reasons(daemon))
 
 
 def test_an_invalid_engine_override_is_loud_and_the_bundled_engine_still_offered(
@@ -223,9 +236,13 @@ def test_an_invalid_engine_override_is_loud_and_the_bundled_engine_still_offered
     assert daemon.skulk("status").stdout.count("invalid_engine_binary") >= 1
 
 
-def test_b25_a_slow_load_that_gets_on_is_left_alone_and_shown(daemon: Daemon) -> None:
-    model = add_scripted_model(
-        daemon.models_dir, size_bytes=100 << 20, load_delay_ms=4000, load_progress_every_ms=200
+def test_b25_a_slow_load_that_gets_on_is_left_alone_and_shown(daemon: Daemon, model: str) -> None:
+    add_scripted_model(
+        daemon.models_dir,
+        model,
+        size_bytes=100 << 20,
+        load_delay_ms=4000,
+        load_progress_every_ms=200,
     )
     instance_id = daemon.place(model)
     daemon.wait_phase(instance_id, "load")

@@ -14,22 +14,14 @@ from skulkd.worker.paths import worker_paths
 from tests.support.chat_client import answer_text, ask, chat_body, chat_stream
 from tests.support.daemon import Daemon, wait_until
 from tests.support.scripted_models import ENDLESS, add_scripted_model, add_slow_talker
+from tests.support.shared_daemon import shared_daemon
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """One daemon for all of this; each test stops what it has placed."""
-    daemon = Daemon(tmp_path_factory.mktemp("instances"))
-    daemon.http.close()
-    daemon.http = httpx.Client(  # a kept connection would outlive the test that opened it
-        base_url=daemon.url,
-        timeout=30,
-        trust_env=False,
-        limits=httpx.Limits(max_keepalive_connections=0),
-    )
-    daemon.start()
-    yield daemon
-    daemon.destroy()
+    with shared_daemon(tmp_path_factory.mktemp("instances")) as daemon:
+        yield daemon
 
 
 @pytest.fixture
