@@ -214,15 +214,24 @@ class NodeModels:
         return tuple(_found_view(source, model, imported) for source, model in found[:MAX_FOUND])
 
     def _storage(self) -> StorageDocument:
-        space = os.statvfs(self._models_dir)
+        total_bytes, free_bytes = _space(self._models_dir)
         return StorageDocument(
             node_id=self._node_id,
             models_dir=str(self._models_dir),
-            disk_total_bytes=space.f_blocks * space.f_frsize,
-            disk_free_bytes=space.f_bavail * space.f_frsize,
+            disk_total_bytes=total_bytes,
+            disk_free_bytes=free_bytes,
             staging_bytes=self._store.staging_bytes(),
             items=tuple(_stored(artifact) for artifact in self._store.list_installed()),
         )
+
+
+def _space(path: Path) -> tuple[int | None, int | None]:
+    """Measure a volume in all and free; both unknown while it is not there."""
+    try:
+        space = os.statvfs(path)
+    except OSError:
+        return None, None
+    return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
 
 
 def _stored(artifact: InstalledArtifact) -> StoredModelView:

@@ -139,7 +139,17 @@ def _reading_reasons(reading: NodeReading | None, now_s: float) -> list[HealthRe
 
 def _disk_reasons(reading: NodeReading) -> list[HealthReason]:
     free_bytes = reading.disk_free_bytes
-    if free_bytes is None or free_bytes >= DISK_WARN_BYTES:
+    if free_bytes is None:
+        return [
+            _reason(
+                "disk.unknown",
+                "warning",
+                "the models volume does not answer, so nothing is fetched or placed",
+                "See that it is mounted and readable (`models_dir`); it is looked at every two "
+                "seconds.",
+            )
+        ]
+    if free_bytes >= DISK_WARN_BYTES:
         return []
     is_full = free_bytes < DISK_ERROR_BYTES
     return [

@@ -226,6 +226,9 @@ class _RealAppendFile:
 
     def sync(self) -> None:
         _sync(self._fd, data_only=True)
+        if os.fstat(self._fd).st_nlink == 0:
+            # What no name leads to is on no disk, as far as the next start is concerned.
+            raise FileNotFoundError(errno.ENOENT, "deleted while it was written")
 
     def close(self) -> None:
         if self._is_open:

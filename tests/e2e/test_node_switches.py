@@ -1,6 +1,7 @@
 """What an operator switches off or opens, over HTTP and over restarts."""
 
 import json
+import shutil
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -263,3 +264,32 @@ def test_b33_both_loopback_families_serve_as_far_as_there_are_two(daemon: Daemon
         assert "IPv4 alone serves" in daemon.log_text()
     for host in hosts:
         assert httpx.get(f"http://{host}:{daemon.port}/health", trust_env=False).is_success
+
+
+# ---- Taken away ----------------------------------------------------------------------------
+
+
+def test_a_models_volume_that_goes_and_comes_back_costs_placements_only(daemon: Daemon) -> None:
+    model = add_scripted_model(daemon.models_dir)
+    daemon.wait_phase(daemon.place(model))
+    away = daemon.models_dir.with_name("away")
+    daemon.models_dir.rename(away)
+    wait_until(lambda: "disk.unknown" in reasons(daemon), timeout_s=8, what="told")
+    assert daemon.http.get("/store/storage").json()["disk_free_bytes"] is None
+    assert daemon.http.get("/v1/models").is_success
+    assert answer_text(ask(daemon, model))
+    away.rename(daemon.models_dir)
+    wait_until(lambda: "disk.unknown" not in reasons(daemon), timeout_s=8, what="well again")
+    assert daemon.http.get("/store/storage").json()["disk_free_bytes"] > 0
+
+
+def test_a_home_that_was_deleted_is_told_as_not_durable(daemon: Daemon) -> None:
+    model = add_scripted_model(daemon.models_dir)
+    daemon.wait_phase(daemon.place(model))
+    shutil.rmtree(daemon.home)
+    created = daemon.http.post("/v1/keys", json={"name": "kept nowhere"})
+    assert created.status_code == 201
+    assert created.json()["durable"] == "memory"
+    wait_until(lambda: "journal.not_durable" in reasons(daemon), timeout_s=5, what="told")
+    assert answer_text(ask(daemon, model))
+    assert daemon.stop() == 0

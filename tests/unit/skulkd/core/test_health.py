@@ -58,7 +58,8 @@ def test_disk_space_warns_below_ten_and_fails_below_two_gigabytes(
 
 
 def test_an_unknown_free_space_is_not_a_full_disk() -> None:
-    assert health(readings=some_readings(a_reading(disk_free_bytes=None))).level == "ok"
+    found = health(readings=some_readings(a_reading(disk_free_bytes=None)))
+    assert (found.level, codes(found)) == ("warning", ["disk.unknown"])
 
 
 def test_a_journal_that_cannot_be_written_is_an_error() -> None:
