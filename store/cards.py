@@ -8,6 +8,7 @@ import difflib
 import errno
 import json
 import os
+import re
 import stat
 import tomllib
 from pathlib import Path
@@ -21,6 +22,15 @@ from protocol.cards import ModelCard
 from protocol.errors import StoreError
 
 MAX_CARD_BYTES: Final = 256 * 1024
+MAX_KEY_PARTS: Final = 16
+"""The deepest field of a card has 4. tomllib keeps every prefix of a dotted key: 256 KiB of one key
+would take 60 GB."""
+
+_PART: Final = rb"""(?:[\w-]{1,99}+|"(?:[^"\\\n]|\\.){0,99}+"|'[^'\n]{0,99}+')"""
+# Bounded and possessive, so that looking costs no more than reading; longer parts are too few.
+_DEEP_KEY: Final = re.compile(
+    rb"(?<![\w-])%b(?:[ \t]*+\.[ \t]*+%b){%d}" % (_PART, _PART, MAX_KEY_PARTS)
+)
 
 _UNSERVED_TABLES: Final = {
     "audio": "audio",
@@ -78,6 +88,8 @@ def parse_card(content: bytes, *, origin: str) -> ModelCard:
     """
     if len(content) > MAX_CARD_BYTES:
         raise _invalid(origin, f"more than {MAX_CARD_BYTES} bytes")
+    if _DEEP_KEY.search(content):
+        raise _invalid(origin, f"a key has more than {MAX_KEY_PARTS} parts")
     try:
         document = tomllib.loads(content.decode("utf-8"))
         text = json.dumps(document, allow_nan=False)

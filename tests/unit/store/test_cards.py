@@ -1,4 +1,5 @@
 import os
+import time
 from pathlib import Path
 from typing import get_args
 
@@ -257,3 +258,22 @@ def test_every_field_of_a_card_is_documented() -> None:
     text = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
     missing = {name for name in fields_of(ModelCard) if f"`{name}" not in text}
     assert {name for name in missing if f"[{name}]" not in text} == set()
+
+
+@pytest.mark.parametrize("part", [b"a", b'"a b"', b"'a'", b'"\\"a"'])
+@pytest.mark.parametrize("text", [b"%b = 1", b"[%b]", b"a = { %b = 1 }"])
+def test_a_key_of_thousands_of_parts_is_refused_before_it_is_parsed(
+    part: bytes, text: bytes
+) -> None:
+    with pytest.raises(StoreError) as refused:
+        parse_card(text % b" . ".join([part] * 5_000), origin="x")
+    assert refused.value.code == "store.card_invalid"
+    assert "more than 16 parts" in refused.value.message
+
+
+def test_a_text_full_of_quotes_and_dots_costs_no_time() -> None:
+    started = time.monotonic()
+    for text in (b"." * 250_000, b'\\"' * 120_000, b"a" * 250_000, b"a." * 8 + b" " * 250_000):
+        with pytest.raises(StoreError):
+            parse_card(b'a = "%b"' % text, origin="x")
+    assert time.monotonic() - started < 5
