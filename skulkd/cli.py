@@ -1,8 +1,9 @@
 """The `skulkd` command: read arguments, run one node until a signal ends it.
 
 Imports little before the arguments are known to be good. Exit codes: 0 after a signal, 2 for usage,
-78 (EX_CONFIG) when settings, home or port are unusable, so that a service manager does not retry
-what cannot succeed, 1 when the daemon died of its own fault, 143 when a second signal forced it.
+78 (EX_CONFIG) when settings, home, journal or port are unusable, so that a service manager does not
+retry what cannot succeed, 1 when the daemon died of its own fault, 143 when a second signal forced
+it.
 """
 
 import argparse
@@ -73,7 +74,8 @@ def _fail(error: SkulkError) -> NoReturn:
     print(f"error: {error.message} [{error.code}]", file=sys.stderr)  # ruff: ignore[print]  before there is a log
     if error.remediation:
         print(f"  remedy: {error.remediation}", file=sys.stderr)  # ruff: ignore[print]  see above
-    sys.exit(EX_CONFIG if isinstance(error, ConfigError) else 1)
+    cannot_succeed = isinstance(error, ConfigError) or error.code == "cluster.journal_corrupt"
+    sys.exit(EX_CONFIG if cannot_succeed else 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -17,7 +17,7 @@ import signal
 import sys
 from typing import Final, final
 
-from protocol.errors import SkulkError
+from protocol.errors import ConfigError, SkulkError
 from skulkd.cluster.curve_keys import make_key_pair
 from skulkd.config import LoadedSettings
 from skulkd.node import Node
@@ -47,7 +47,16 @@ def run_daemon(loaded: LoadedSettings) -> int:
     """
     disk = RealDisk()
     home = open_home(disk, loaded.home, pid=os.getpid(), mounts=read_mounts())
-    logs = Logs(directory=home.logs, level=_LEVELS[loaded.settings.log_level])
+    try:
+        logs = Logs(directory=home.logs, level=_LEVELS[loaded.settings.log_level])
+    except OSError as error:
+        home.close()
+        raise ConfigError(
+            "config.home_unusable",
+            f"the log in {home.logs} cannot be written: {error}",
+            remediation="Give the files there to the user that runs skulkd, or move them away.",
+            details={"errno": error.errno},
+        ) from error
     try:
         for warning in loaded.warnings:
             _log.warning("%s", warning)

@@ -99,11 +99,11 @@ class CappedFileHandler(logging.Handler):
     def __init__(
         self, path: Path, *, max_bytes: int = MAX_FILE_BYTES, n_files: int = N_FILES
     ) -> None:
+        self._file = path.open("ab", buffering=0)
         super().__init__()
         self._path = path
         self._max_bytes = max_bytes
         self._n_files = n_files
-        self._file = path.open("ab", buffering=0)
         self._size_bytes = path.stat().st_size
         self.n_dropped_lines = 0
         """Lines that the disk did not take."""
@@ -132,9 +132,11 @@ class CappedFileHandler(logging.Handler):
             source = self._numbered(number - 1)
             with contextlib.suppress(FileNotFoundError):
                 source.replace(self._numbered(number))
-        self._file.close()
-        self._file = self._path.open("ab", buffering=0)
         self._size_bytes = 0
+        # Where no new file can be made, lines go on into the old one, under its new name.
+        fresh = self._path.open("ab", buffering=0)
+        self._file.close()
+        self._file = fresh
 
     def _numbered(self, number: int) -> Path:
         return self._path if number == 0 else self._path.with_name(f"{self._path.name}.{number}")

@@ -2,18 +2,20 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.daemon import SCRIPTS, Daemon, clean_environment, free_port, wait_until
-from tests.support.scripted_models import add_scripted_model
+from tests.support.scripted_models import MODEL, add_scripted_model
+from tests.support.shared_daemon import shared_daemon
 
 EX_CONFIG = 78
 PORT_HOLDER = """
@@ -46,7 +48,7 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
     return {
         str(path.relative_to(folder)): (path.lstat().st_size, path.lstat().st_mtime_ns)
         for path in folder.rglob("*")
-        if "logs" not in path.parts and "journal" not in path.parts
+        if path.relative_to(folder).parts[0] not in {"logs", "journal"}
     }
 
 
@@ -244,3 +246,104 @@ def test_a_stuck_loop_still_tells_where_it_is(daemon: Daemon) -> None:
     os.kill(daemon.pid, signal.SIGCONT)
     wait_until(lambda: "most recent call first" in daemon.log_text(), timeout_s=5, what="stacks")
     assert daemon.http.get("/health").is_success
+
+
+# ---- A home that was damaged ---------------------------------------------------------------
+
+
+def damage_journal(home: Path) -> None:
+    (segment,) = (home / "journal").glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+
+
+def replace_by_directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a flipped bit of the journal": (damage_journal, "cluster.journal_corrupt"),
+    "another vote": (lambda home: (home / "term").write_bytes(b"x"), "cluster.journal_corrupt"),
+    "another identity": (lambda home: (home / "identity.json").unlink(), "cluster.journal_corrupt"),
+    "choices": (lambda home: (home / "choices.json").write_bytes(b"{"), "config.invalid"),
+    "a log that is no file": (
+        lambda home: replace_by_directory(home / "logs" / "skulkd.jsonl"),
+        "config.home_unusable",
+    ),
+    "a lock that is no file": (
+        lambda home: replace_by_directory(home / "lock"),
+        "config.home_unusable",
+    ),
+    "a lock that is a link": (
+        lambda home: ((home / "lock").unlink(), (home / "lock").symlink_to(home / "term")),
+        "config.home_unusable",
+    ),
+    "a journal that is no directory": (
+        lambda home: ((home / "journal").rename(home / "old"), (home / "journal").write_text("x")),
+        "config.home_unusable",
+    ),
+}
+HARMLESS: dict[str, Callable[[Path], object]] = {
+    "a record that is a directory": lambda home: (home / "launches" / "d.json").mkdir(),
+    "a record of nothing": lambda home: (home / "launches" / "x.json").write_bytes(b"{"),
+    "records that are no directory": lambda home: (
+        (home / "launches").rmdir(),
+        (home / "launches").write_text("x"),
+    ),
+    "a stranger in the journal": lambda home: (home / "journal" / "notes.txt").write_text("x"),
+    "a torn end of the journal": lambda home: [
+        os.truncate(path, path.stat().st_size - 3) for path in (home / "journal").glob("*.log")
+    ],
+    "a home that others could read": lambda home: home.chmod(0o755),
+}
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which a daemon has run and placed a model, and the models beside it."""
+    root = tmp_path_factory.mktemp("home")
+    with shared_daemon(root) as daemon:
+        add_scripted_model(daemon.models_dir)
+        daemon.wait_phase(daemon.place(MODEL))
+        assert daemon.stop() == 0
+    return root
+
+
+@pytest.fixture
+def daemon_of_used(used: Path, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon that is not started yet, on a copy of that home."""
+    shutil.copytree(used / "home", tmp_path / "home", symlinks=True)
+    daemon = Daemon(tmp_path, models_dir=used / "models")
+    yield daemon
+    daemon.destroy()
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_home_is_refused_by_name_and_not_retried(
+    name: str, daemon_of_used: Daemon
+) -> None:
+    damage, code = DAMAGES[name]
+    damage(daemon_of_used.home)
+    before = listing(daemon_of_used.home / "journal")
+    ended = run_skulkd(
+        daemon_of_used.home,
+        "--api",
+        str(daemon_of_used.port),
+        environment={"SKULK_MODELS_DIR": str(daemon_of_used.models_dir)},
+    )
+    refusal_of(ended, code)
+    if code == "cluster.journal_corrupt":
+        assert listing(daemon_of_used.home / "journal") == before, "evidence is kept as it was"
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_home_with_less_or_more_in_it_is_used(name: str, daemon_of_used: Daemon) -> None:
+    HARMLESS[name](daemon_of_used.home)
+    daemon_of_used.start()
+    (instance_id,) = daemon_of_used.http.get("/state").json()["instances"]
+    if name != "records that are no directory":
+        daemon_of_used.wait_phase(instance_id)
+    assert "Traceback" not in daemon_of_used.log_text()
+    assert daemon_of_used.stop() == 0
