@@ -4,7 +4,7 @@ An event has meaning only with its (term, seq); the journal's record carries bot
 that caused it and the master's wall-clock stamp.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
@@ -12,7 +12,7 @@ from protocol.base import FrozenModel
 from protocol.cards import ModelCard
 from protocol.ids import (
     ClusterIdField,
-    CommandIdField,
+    CommandId,
     InstanceIdField,
     KeyIdField,
     ModelIdField,
@@ -171,13 +171,17 @@ Event = Annotated[
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
-class SequencedEvent(FrozenModel):
-    """An event at its place in the log."""
+class SequencedEvent(NamedTuple):
+    """An event at its place in the log.
 
-    term: Annotated[int, Field(ge=0)]
-    seq: Annotated[int, Field(ge=1)]
+    A tuple, not a model: replay makes one a record, and its fields were checked where they came in.
+    """
+
+    term: int
+    seq: int
+    """From 1; continuous over all terms."""
     at_ms: int
     """The master's wall clock, never stepping back within the log."""
-    command_id: CommandIdField | None
+    command_id: CommandId | None
     """The command that caused it; None for what the master decided by itself."""
     event: Event

@@ -7,7 +7,7 @@ a digest of the id, never by the id itself.
 import base64
 import hashlib
 import re
-from typing import Annotated, NewType
+from typing import Annotated, Final, NewType
 
 from pydantic import StringConstraints
 
@@ -52,8 +52,21 @@ _COMMAND_ID = re.compile(COMMAND_ID_PATTERN)
 _MODEL_ID = re.compile(MODEL_ID_PATTERN)
 
 
+_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz234567" * 8
+"""The lower-case base32 alphabet, as a table for the low five bits of a byte."""
+
+
 def _base32(digest: bytes, n_letters: int) -> str:
+    """Write a digest in base32; whole, so that it could be read back."""
     return base64.b32encode(digest).decode("ascii").lower().rstrip("=")[:n_letters]
+
+
+def _letters(entropy: bytes, n_letters: int) -> str:
+    """Give a random letter for each random byte: ten times cheaper than packing the bits."""
+    if len(entropy) < n_letters:
+        message = f"{n_letters} random bytes are needed, not {len(entropy)}"
+        raise ValueError(message)
+    return entropy[:n_letters].translate(_LETTERS).decode("ascii")
 
 
 def node_id_of(public_key: bytes) -> NodeId:
@@ -67,13 +80,13 @@ def cluster_id_of(entropy: bytes) -> ClusterId:
 
 
 def command_id_of(node_id: NodeId, entropy: bytes) -> CommandId:
-    """Make a command id, prefixed with the minting node's short id, of at least 13 random bytes."""
-    return CommandId(f"{node_id[1:7]}-{_base32(entropy, 20)}")
+    """Make a command id, prefixed with the minting node's short id, of 20 random bytes."""
+    return CommandId(f"{node_id[1:7]}-{_letters(entropy, 20)}")
 
 
 def key_id_of(entropy: bytes) -> KeyId:
-    """Make an API key's public id of at least 5 random bytes."""
-    return KeyId("key-" + _base32(entropy, 8))
+    """Make an API key's public id of 8 random bytes."""
+    return KeyId("key-" + _letters(entropy, 8))
 
 
 def parse_command_id(text: str) -> CommandId:

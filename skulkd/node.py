@@ -74,7 +74,7 @@ class LocalGateway:
 
     def mint_command_id(self) -> CommandId:
         """Make a new id."""
-        return command_id_of(self._node_id, secrets.token_bytes(16))
+        return command_id_of(self._node_id, secrets.token_bytes(20))
 
     async def submit(self, command: Command) -> CommandReply:
         """Have a command decided and committed; see `CommandGateway`."""

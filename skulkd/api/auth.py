@@ -40,7 +40,7 @@ class FreshKey:
 
 def make_key() -> FreshKey:
     """Make a key of 160 random bits."""
-    key_id = key_id_of(secrets.token_bytes(5))
+    key_id = key_id_of(secrets.token_bytes(8))
     secret = "".join(secrets.choice(_BASE32) for _ in range(32))
     return FreshKey(
         key_id=key_id,

@@ -12,7 +12,7 @@ from typing import Final, final
 from pydantic import TypeAdapter
 
 from protocol.clock import Clock
-from protocol.codec import pack, unpack
+from protocol.codec import decode_trusted_values, pack, unpack
 from protocol.errors import ClusterError, ConfigError, SkulkError
 from protocol.events import EVENT, SequencedEvent
 from protocol.ids import ClusterId, CommandId
@@ -20,7 +20,7 @@ from protocol.state import STATE_SCHEMA, ClusterState
 from skulkd.core.apply import apply, initial_state
 from skulkd.eventlog.journal import Journal, JournalHealth, JournalLimits, StateImage
 from skulkd.eventlog.journal_recovery import Recovered
-from skulkd.eventlog.records import MAX_EVENT_BYTES, MAX_STATE_BYTES, JournalRecord, Snapshot
+from skulkd.eventlog.records import MAX_STATE_BYTES, JournalRecord, Snapshot
 from skulkd.eventlog.sequencer import Durability
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.tasks import Tasks
@@ -31,18 +31,21 @@ _STATE: Final[TypeAdapter[ClusterState]] = TypeAdapter(ClusterState)
 
 
 @final
-class _Fold:
+class StateFold:
     """The state that grows while the journal is replayed."""
 
     def __init__(self, cluster_id: ClusterId) -> None:
         self.state = initial_state(cluster_id)
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
+        """Begin with the state of a snapshot."""
         self.state = unpack_state(snapshot.state)
 
     def on_record(self, record: JournalRecord) -> None:
-        event = unpack(EVENT, record.event, max_bytes=MAX_EVENT_BYTES)
-        sequenced = SequencedEvent.model_construct(
+        """Fold one record."""
+        # The record's checksum and chain cover these bytes: they are as this journal wrote them.
+        event = EVENT.validate_python(decode_trusted_values(record.event))
+        sequenced = SequencedEvent(
             term=record.term,
             seq=record.seq,
             at_ms=record.at_ms,
@@ -73,7 +76,7 @@ def unpack_state(data: bytes) -> ClusterState:
 class DurableLog:
     """The journal of this node, in events; made by `open`, ended by `close`."""
 
-    def __init__(self, fold: _Fold) -> None:
+    def __init__(self, fold: StateFold) -> None:
         self._appended = fold.state
         self._journal: Journal | None = None
 
@@ -94,7 +97,7 @@ class DurableLog:
             ClusterError: `cluster.journal_corrupt`.
             ConfigError: `config.downgrade`.
         """
-        fold = _Fold(cluster_id)
+        fold = StateFold(cluster_id)
         log = cls(fold)
         try:
             log._journal, recovered = await Journal.open(

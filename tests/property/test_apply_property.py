@@ -16,7 +16,7 @@ from protocol.commands import (
     StopInstance,
 )
 from protocol.errors import SkulkError
-from protocol.events import SequencedEvent
+from protocol.events import EVENT, SequencedEvent
 from protocol.instances import PHASE_ORDER, Phase
 from protocol.state import ClusterState
 from skulkd.core.apply import apply, initial_state, repeated, state_hash
@@ -200,7 +200,7 @@ def test_replay_equals_fold_and_what_holds_holds_after_every_step(
     assert all(refusal.message for refusal in log.refusals)
     replayed = initial_state(a_cluster_id())
     for record in log.records:
-        wire = SequencedEvent.model_validate_json(record.model_dump_json())
+        wire = record._replace(event=EVENT.validate_json(record.event.model_dump_json()))
         replayed = apply(replayed, wire)
     assert replayed == log.state
     assert state_hash(replayed) == state_hash(log.state)

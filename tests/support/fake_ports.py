@@ -1,6 +1,7 @@
 """The rest of the daemon, as the API sees it: in memory, scripted, remembering what was asked."""
 
 import asyncio
+import hashlib
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,7 +124,7 @@ def make_instance(
 ) -> Instance:
     """Make an instance whose only runner is in a phase; `failed` comes with its story."""
     card = card or make_card()
-    instance_id = InstanceId(command_id_of(NODE, bytes([number]) * 13))
+    instance_id = InstanceId(command_id_of(NODE, bytes([number]) * 20))
     runner = RunnerStatus(rank=0, node_id=NODE, attempt=1, phase=phase, since_ms=1)
     failure = None
     if phase == "failed":
@@ -176,7 +177,7 @@ class FakeGateway:
 
     def mint_command_id(self) -> CommandId:
         self._n_minted += 1
-        return command_id_of(NODE, self._n_minted.to_bytes(4, "big") + bytes(9))
+        return command_id_of(NODE, hashlib.sha256(b"%d" % self._n_minted).digest())
 
     async def submit(self, command: Command) -> CommandReply:
         self.submitted.append(command)

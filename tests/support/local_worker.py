@@ -90,7 +90,7 @@ class LocalWorker:
         )
 
     def mint_command_id(self) -> CommandId:
-        return command_id_of(self.node_id, secrets.token_bytes(16))
+        return command_id_of(self.node_id, secrets.token_bytes(20))
 
     async def submit(self, command: Command) -> CommandReply:
         return await self._sequencer.submit(command)

@@ -89,7 +89,7 @@ class SimulatedClient:
         if process is None or not process.is_loaded:
             yield Failed(_gone())
             return
-        with process.serving():
+        with process.serving(task.command_id):
             mood = process.mood
             if not await process.lives_for(mood.first_token_s):
                 yield Failed(_gone())

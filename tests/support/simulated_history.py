@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+from collections.abc import Coroutine
 from typing import Any, Final, NoReturn, final
 
 from protocol.errors import SkulkError
@@ -67,7 +68,7 @@ class History:
         """What came of the steps, in order: the same seed tells the same."""
         self._steps = steps
         self._node: SimulatedNode
-        self._chats: list[asyncio.Task[None]] = []
+        self._people: list[asyncio.Task[object]] = []
         self._connections: list[SimulatedConnection] = []
         self._stopped: set[InstanceId] = set()
         self._unwanted_since_s: dict[int, float] = {}
@@ -107,17 +108,17 @@ class History:
     async def _act(self, act: Act) -> None:
         match act:
             case Place():
-                await self._ask("POST", "/place_instance", {"model_id": act.model})
+                self._begin(self._ask("POST", "/place_instance", {"model_id": act.model}))
             case Stop():
-                await self._stop(act.which)
+                self._begin(self._stop(act.which))
             case Retry():
                 chosen = self._instance(act.which)
                 if chosen is not None:
-                    await self._ask("POST", f"/instance/{chosen.instance_id}/retry")
+                    self._begin(self._ask("POST", f"/instance/{chosen.instance_id}/retry"))
             case Pull():
-                await self._pull(act)
+                self._begin(self._pull(act))
             case Chat():
-                self._begin_chat(act)
+                self._begin_chats(act)
             case _:
                 await self._befall(act)
 
@@ -135,8 +136,7 @@ class History:
             case Trouble():
                 self._trouble(act.disk)
             case Crowd():
-                world.machine.taken_bytes = act.taken_bytes
-                world.machine.check_memory()
+                world.machine.crowd(act.taken_bytes)
             case Crash():
                 await self._crash(act)
             case Restart():
@@ -231,10 +231,14 @@ class History:
 
     # ---- Chats ----
 
-    def _begin_chat(self, act: Chat) -> None:
-        number = len(self._chats)
-        task = asyncio.create_task(self._chat(act, number), name=f"client {number}")
-        self._chats.append(task)
+    def _begin_chats(self, act: Chat) -> None:
+        for _ in range(act.n_clients):
+            self._begin(self._chat(act, len(self._people)))
+
+    def _begin(self, doing: Coroutine[None, None, object]) -> None:
+        """Have somebody do something, while the history goes on."""
+        task = asyncio.create_task(doing, name=f"person {len(self._people)}")
+        self._people.append(task)
 
     async def _chat(self, act: Chat, number: int) -> None:
         body = {
@@ -253,6 +257,10 @@ class History:
         if not await call.wait_over(bound_s):
             self.world.problems.append(f"{name} was not over after {bound_s:.0f} s: {act}")
             return
+        if _command_id(call) in self.world.machine.served:
+            await asyncio.sleep(ENDS_S)
+        if _command_id(call) in self.world.machine.served:
+            self.world.problems.append(f"{name} is over, and an engine works on it: {act}")
         self._judge(name, act, call)
 
     async def _change(self, act: Chat, call: SimulatedCall) -> float:
@@ -260,10 +268,10 @@ class History:
         connection = call.connection
         match act.manner:
             case "cancel":
-                command_id = connection.body.partition(b": command_id ")[2].partition(b"\n")[0]
+                command_id = _command_id(call)
                 if not command_id:
                     return CHAT_S
-                path = f"/v1/cancel/{command_id.decode()}"
+                path = f"/v1/cancel/{command_id}"
                 cancel = SimulatedCall(self._node.app, "POST", path)
                 await cancel.wait_over(ENDS_S)
                 return ENDS_S if cancel.connection.status == 200 else CHAT_S
@@ -346,14 +354,14 @@ class History:
         self._is_healed = True
         world.moods.clear()
         world.store.weather = FAIR
-        world.machine.taken_bytes = 0
+        world.machine.crowd(0)
         self._trouble("fine")
         for connection in self._connections:
             connection.choke(is_choked=False)
 
     async def _settle(self) -> None:
         """Wait until every chat has ended and every placement and pull has come to its end."""
-        await asyncio.gather(*self._chats)
+        await asyncio.gather(*self._people)
         began_s = self._loop.time()
         n_events, quiet_since_s = -1, began_s
         while True:
@@ -457,3 +465,8 @@ class History:
             if records:
                 problems.append(f"launch records are left: {records}")
         self._check()
+
+
+def _command_id(call: SimulatedCall) -> str:
+    """Read the id of a stream's command; empty where nothing has arrived."""
+    return call.connection.body.partition(b": command_id ")[2].partition(b"\n")[0].decode()

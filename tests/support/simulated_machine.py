@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from engines.base import Endpoint
+from protocol.ids import CommandId
 from skulkd.worker.launchers.base import ExitStatus, LaunchOwner
 from skulkd.worker.machine import MemoryNow, Processor
 from tests.support.builders import GIB, MIB
@@ -20,6 +21,9 @@ _EXIT_S: Final = 0.05
 """From a signal that is heeded to the end of the first process."""
 _SYSTEM_BYTES: Final = 256 * MIB
 """What the rest of the machine takes."""
+_RACE_S: Final = 1.0
+"""Memory that is taken between the look at it and the start is nobody's fault."""
+_TOLERATED_SHARE: Final = 0.9
 _GIVES_UP: Final = ExitStatus(exit_code=3)
 
 
@@ -114,15 +118,17 @@ class SimulatedProcess:
         return self._loop.time() - self._began_s
 
     @contextmanager
-    def serving(self) -> Generator[None]:
+    def serving(self, command_id: CommandId) -> Generator[None]:
         """Take one of its slots; more than it has are a fault of whoever asks."""
         self.n_busy += 1
+        self._machine.served.add(command_id)
         if self.n_busy > self.slots:
             self._machine.complain(f"process {self.pid} was given {self.n_busy} requests")
         try:
             yield
         finally:
             self.n_busy -= 1
+            self._machine.served.discard(command_id)
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the whole group."""
@@ -182,8 +188,11 @@ class SimulatedMachine:
         self.total_bytes = total_bytes
         self.complaints: list[str] = []
         """What was asked of it that must never be."""
+        self.served: set[CommandId] = set()
+        """The requests that engines work on now."""
         self.taken_bytes = 0
-        """By other programs."""
+        """By other programs; changed by `crowd`."""
+        self._crowded_at_s = 0.0
         self._processes: list[SimulatedProcess] = []
         self._by_socket: dict[str, SimulatedProcess] = {}
         self._returning_bytes = 0
@@ -228,6 +237,7 @@ class SimulatedMachine:
                     f"{owner.instance_id} attempt {owner.attempt} was started while process "
                     f"{other.pid} of attempt {other.owner.attempt} was there"
                 )
+        self._check_room(owner, size_bytes)
         self._last_pid += 1
         process = SimulatedProcess(
             self, self._last_pid, owner, launch_id, mood, size_bytes=size_bytes, slots=slots
@@ -235,6 +245,14 @@ class SimulatedMachine:
         self._processes.append(process)
         self._by_socket[str(endpoint.socket_path)] = process
         return process
+
+    def _check_room(self, owner: LaunchOwner, size_bytes: int) -> None:
+        """Complain of a start without memory, unless what took it may have come just now."""
+        is_moving = asyncio.get_running_loop().time() - self._crowded_at_s < _RACE_S
+        is_moving |= any(not other.is_loaded for other in self.living())
+        available_bytes = self.memory().available_bytes
+        if not is_moving and available_bytes < size_bytes * _TOLERATED_SHARE:
+            self.complain(f"{owner.instance_id} was started with {available_bytes} bytes free")
 
     def living(self) -> tuple[SimulatedProcess, ...]:
         """List the processes of which something is left."""
@@ -254,6 +272,12 @@ class SimulatedMachine:
             self._returning_bytes = max(0, self._returning_bytes - n_bytes)
 
         asyncio.get_running_loop().call_later(after_s, give)
+
+    def crowd(self, n_bytes: int) -> None:
+        """Have other programs take so much."""
+        self.taken_bytes = n_bytes
+        self._crowded_at_s = asyncio.get_running_loop().time()
+        self.check_memory()
 
     def check_memory(self) -> None:
         """Kill the largest process when there is too little memory."""

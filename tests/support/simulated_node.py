@@ -13,7 +13,7 @@ from typing import Final, final
 
 from protocol.cards import EngineName, ModelCard
 from protocol.commands import AdmitMember, Command, CommandReply
-from protocol.events import SequencedEvent
+from protocol.events import InstanceRemoved, SequencedEvent
 from protocol.ids import CommandId, command_id_of
 from protocol.nodes import EngineFacts, NodeFacts
 from protocol.state import ClusterState
@@ -55,6 +55,9 @@ DEADLINES: Final = Deadlines(
 )
 _LIMITS: Final = JournalLimits(max_segment_bytes=16_384, retry_s=1.0)
 _STOP_S: Final = 12.0
+_REQUESTS_S: Final = 1.5
+_HELD_S: Final = 3.5
+"""A killed process that stays for longer is not gone when a stop, after SIGTERM, has to end."""
 _OWNERS: Final = ("node/", "worker/", "request/")
 """How the names of a node's tasks begin; requests are started by `simulated_clients`."""
 
@@ -84,6 +87,8 @@ class SimulatedWorld:
         """Commands acknowledged as durable, with the seq that was named."""
         self.problems: list[str] = []
         """What does not hold."""
+        self.committed: dict[CommandId, int] = {}
+        """Commands that led to events, with the seq of their last one."""
         self.n_lives = 0
         self.node_id = a_node_id(1)
 
@@ -93,7 +98,7 @@ class SimulatedWorld:
 
     def mint(self) -> CommandId:
         """Make a command id."""
-        return command_id_of(self.node_id, self.chance.randbytes(16))
+        return command_id_of(self.node_id, self.chance.randbytes(20))
 
 
 @final
@@ -103,13 +108,11 @@ class SimulatedGateway:
     Args:
         world: Where promises are kept.
         sequencer: Decides.
-        replica: What is committed.
     """
 
-    def __init__(self, world: SimulatedWorld, sequencer: Sequencer, replica: Replica) -> None:
+    def __init__(self, world: SimulatedWorld, sequencer: Sequencer) -> None:
         self._world = world
         self._sequencer = sequencer
-        self._replica = replica
 
     def mint_command_id(self) -> CommandId:
         """Make a new id."""
@@ -118,8 +121,7 @@ class SimulatedGateway:
     async def submit(self, command: Command) -> CommandReply:
         """Have a command decided and committed."""
         reply = await self._sequencer.submit(command)
-        has_changed = repeated(self._replica.state, command.command_id) is not None
-        if reply.durable == "local" and has_changed:
+        if reply.durable == "local" and command.command_id in self._world.committed:
             self._world.durable[command.command_id] = reply.seq
         return reply
 
@@ -189,9 +191,14 @@ class SimulatedNode:
             tasks=self.tasks,
         )
         await self._sequencer.begin_term()
-        gateway = SimulatedGateway(world, self._sequencer, self.replica)
+        gateway = SimulatedGateway(world, self._sequencer)
         self.worker = self._make_worker(gateway)
         await self.worker.disown()
+        world.problems.extend(
+            f"{item.instance_id} is ready in a node that has just begun"
+            for item in self.state.instances.values()
+            if item.phase == "ready"
+        )
         self.app = create_app(self._dependencies(gateway))
         await gateway.submit(
             AdmitMember(
@@ -206,9 +213,11 @@ class SimulatedNode:
     async def stop(self) -> None:
         """End in good order, as `skulkd.node` does."""
         self.app.stop()
+        await _end_requests()
+        is_held = any(item.mood.gone_s > _HELD_S for item in self.world.machine.living())
         late = await self.worker.close(6.0)
-        # One that is killed, and in the kernel's hands, is told and not waited for.
-        if late and all(item.exit_status is None for item in self.world.machine.living()):
+        # One that was killed, and is in the kernel's hands, is told and not waited for.
+        if late and not is_held:
             self.world.problems.append(f"a stop left {', '.join(late)}")
         async with asyncio.timeout(_STOP_S):
             await self._sequencer.close()
@@ -322,7 +331,10 @@ class SimulatedNode:
         problems = self.world.problems
         problems.extend(event_violations(self._before, sequenced))
         problems.extend(f"seq {state.seq}: {what}" for what in violations(state))
+        self._check_removed(sequenced)
         self._before = state
+        if sequenced.command_id is not None:
+            self.world.committed[sequenced.command_id] = sequenced.seq
         planned_bytes = sum(
             shard.memory.needed_bytes
             for instance in state.instances.values()
@@ -332,15 +344,36 @@ class SimulatedNode:
         if planned_bytes > self.world.machine.total_bytes:
             problems.append(f"seq {state.seq}: plans take {planned_bytes} bytes")
 
+    def _check_removed(self, sequenced: SequencedEvent) -> None:
+        """See that what is said to be gone is gone; a failure is told before its process is."""
+        event = sequenced.event
+        if not isinstance(event, InstanceRemoved):
+            return
+        gone = self._before.instances.get(event.instance_id)
+        if gone is None or gone.phase != "stopping":
+            return
+        for process in self.world.machine.living():
+            if process.owner.instance_id == event.instance_id:
+                self.world.problems.append(f"{process.owner} is gone, and there: {process.pid}")
+
     def _on_death(self, story: str, _error: BaseException) -> None:
         self.world.problems.append(f"a part of the node died: {story}")
 
 
-def _tasks_of_node() -> list[asyncio.Task[object]]:
+async def _end_requests() -> None:
+    """Give requests a moment, then end them, as the server does when it closes."""
+    requests = _tasks_of_node(("request/",))
+    if requests:
+        _, late = await asyncio.wait(requests, timeout=_REQUESTS_S)
+        for task in late:
+            task.cancel()
+
+
+def _tasks_of_node(owners: tuple[str, ...] = _OWNERS) -> list[asyncio.Task[object]]:
     """Find what runs for the node that lives now, in an order that repeats."""
     me = asyncio.current_task()
     found = [task for task in asyncio.all_tasks() if task is not me and not task.done()]
-    mine = [task for task in found if task.get_name().startswith(_OWNERS)]
+    mine = [task for task in found if task.get_name().startswith(owners)]
     return sorted(mine, key=lambda task: task.get_name())
 
 

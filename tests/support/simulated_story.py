@@ -53,9 +53,10 @@ class Pull:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """A client asks a model, and stays or does not."""
+    """Clients ask a model, and stay or do not."""
 
     model: str
+    n_clients: int = 1
     n_tokens: int
     stream: bool
     manner: Manner
@@ -185,7 +186,7 @@ def draw_history(seed: int) -> tuple[Step, ...]:
     """Draw what happens: at first something is placed, the rest is chance."""
     # ruff: ignore[suspicious-non-cryptographic-random-usage]  a repeatable history is the aim
     chance = random.Random(seed)
-    steps: list[Step] = [(1.0, Place(model=chance.choice(MODELS)))]
+    steps: list[Step] = [(chance.choice((0.0, 1.0)), Place(model=chance.choice(MODELS)))]
     n_steps = chance.randrange(10, 70)
     steps.extend((chance.choice(_PAUSES_S), _draw_act(chance)) for _ in range(n_steps))
     return tuple(steps)
@@ -215,6 +216,7 @@ def _draw_chat(chance: random.Random, model: str) -> Chat:
     manners: tuple[Manner, ...] = ("read", "read", "cancel", "leave", "choke")
     return Chat(
         model=model,
+        n_clients=chance.choice((1, 1, 1, 5)),
         n_tokens=chance.choice((1, 5, 40, 200)),
         stream=chance.random() < 0.75,
         manner=chance.choice(manners),
