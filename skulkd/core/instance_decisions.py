@@ -169,11 +169,12 @@ def report_failure(
     instance = _reported(state, command)
     if instance is None:
         return ()
-    if _liveness(instance) == "stopping":
-        # It was to go, and it is gone; how does not matter any more.
-        return _rank_stopped(instance, command, now_ms)
+    if _liveness(instance) != "live":
+        # One that was to go is failing now, and its processes may still be there: that they are
+        # gone, however it came about, is told by report_phase.
+        return ()
     known = _runner(instance, command.rank)
-    if _liveness(instance) == "failed" or (known is not None and known.phase == "failed"):
+    if known is not None and known.phase == "failed":
         return ()
     failure = InstanceFailure(
         instance_id=instance.instance_id,
@@ -342,9 +343,7 @@ def _reported(state: ClusterState, command: ReportPhase | ReportFailure) -> Inst
     )
 
 
-def _rank_stopped(
-    instance: Instance, command: ReportPhase | ReportFailure, now_ms: int
-) -> tuple[Event, ...]:
+def _rank_stopped(instance: Instance, command: ReportPhase, now_ms: int) -> tuple[Event, ...]:
     """Note that a rank of an unwanted instance is gone; with the last one the instance is."""
     gone = {runner.rank for runner in instance.runners if runner.phase == "stopped"}
     if command.rank in gone:

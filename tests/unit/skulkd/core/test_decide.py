@@ -232,11 +232,11 @@ def test_stop_forgets_a_failed_instance_and_refuses_an_unknown_one() -> None:
     assert refused(a_state(), stop).code == "placement.not_live"
 
 
-def test_an_unwanted_instance_is_removed_when_its_runner_is_gone_however_it_went() -> None:
+def test_an_unwanted_instance_is_removed_when_its_runner_is_gone_and_not_when_it_fails() -> None:
     state = a_state(instances=[an_instance(stopping=True)])
     removed = [InstanceRemoved(instance_id=an_instance_id())]
     assert decided(state, a_phase_report("stopped")) == removed
-    assert decided(state, a_failure_report(phase="stopping")) == removed
+    assert decided(state, a_failure_report(phase="stopping")) == []
 
 
 def test_a_phase_is_reported_once() -> None:
