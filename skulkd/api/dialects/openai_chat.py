@@ -29,6 +29,7 @@ MAX_TOOLS: Final = 256
 MAX_NAME_CHARS: Final = 256
 MAX_TOP_LOGPROBS: Final = 20
 MAX_TOKENS: Final = 1 << 24
+_HUGE: Final = 1e300
 
 _ROLES: Final[dict[str, ChatRole]] = {
     "system": "system",
@@ -121,7 +122,8 @@ def _kind(value: object) -> str:
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):
-        return f"{value:.6g}"
+        # An integer of JSON may be larger than any float, and cannot be shown as one.
+        return f"{value:.6g}" if -_HUGE < value < _HUGE else "a number of hundreds of digits"
     if isinstance(value, str):
         return "a string" if value else "an empty string"
     return "an array" if isinstance(value, list) else "an object"

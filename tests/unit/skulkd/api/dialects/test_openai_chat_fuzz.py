@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -26,7 +27,7 @@ KEYS = ["role", "content", "type", "text", "tool_calls", "function", "name", "ar
         "schema", "json_schema", "include_usage", "parameters", "refusal"]  # fmt: skip
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False),
-    st.text(max_size=8),
+    st.text(max_size=8), st.sampled_from([10**400, -(10**400)]),
     st.sampled_from(["user", "assistant", "system", "tool", "text", "json_schema", "function"]),
 )  # fmt: skip
 VALUES = st.recursive(
@@ -63,6 +64,16 @@ def test_any_object_is_a_task_or_a_named_refusal(body: dict[str, Any], is_plausi
         assert task is not None
         assert task.messages
         assert task.command_id == COMMAND
+
+
+@pytest.mark.parametrize("name", ["temperature", "seed", "max_tokens", "stop", "messages"])
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_a_number_beyond_every_float_is_refused_by_name(name: str, number: int) -> None:
+    body: dict[str, Any] = {"model": "a/b", "messages": [{"role": "user", "content": "x"}]}
+    with pytest.raises(RequestError) as refused:
+        parse_chat({**body, name: number}, command_id=COMMAND)
+    assert refused.value.details["param"] in {name, "stop[0]"}
+    assert len(refused.value.message) < 200
 
 
 @given(st.lists(st.text(max_size=20), max_size=8), st.booleans())
