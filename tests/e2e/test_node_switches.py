@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,10 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.chat_client import answer_text, ask
+from tests.support.chat_client import answer_text, ask, chat_stream
 from tests.support.daemon import Daemon, wait_until
 from tests.support.demo_model import DEMO_MODEL_ID
-from tests.support.scripted_models import MODEL, add_scripted_model
+from tests.support.scripted_models import MODEL, add_scripted_model, add_slow_talker
 
 FORWARDED = {"x-forwarded-for": "203.0.113.7"}
 """Makes a loopback peer somebody else: a proxy speaks for whoever is behind it."""
@@ -161,6 +162,49 @@ def test_nothing_is_fetched_where_that_is_switched_off(
     assert placed.returncode == 4
     assert flag in placed.stderr
     assert daemon.http.get("/state").json()["instances"] == {}
+
+
+def test_more_requests_than_are_allowed_are_refused_and_the_operator_is_not(
+    make_daemon: Callable[..., Daemon],
+) -> None:
+    daemon = make_daemon(environment={"SKULK_MAX_CONCURRENT_REQUESTS": "2"})
+    add_slow_talker(daemon.models_dir)
+    daemon.start()
+    daemon.wait_phase(daemon.place(MODEL))
+    with chat_stream(daemon, MODEL) as first, chat_stream(daemon, MODEL) as second:
+        first.read(1)
+        assert second.command_id
+        answer = ask(daemon, MODEL)
+        assert refused(answer, 503, "request.overloaded")["type"] == "server_error"
+        assert int(answer.headers["retry-after"]) >= 1
+        assert daemon.http.get("/state").is_success
+        assert daemon.http.post(f"/v1/cancel/{first.command_id}").is_success
+        first.read_to_end()
+        assert answer_text(ask(daemon, MODEL, max_tokens=1))
+
+
+def test_the_stream_of_events_tells_what_happens_and_ends_with_the_node(daemon: Daemon) -> None:
+    model = add_scripted_model(daemon.models_dir)
+    seen: list[tuple[int, str]] = []
+    with (
+        httpx.Client(base_url=daemon.url, timeout=20, trust_env=False) as client,
+        client.stream("GET", "/events?follow=1&after_seq=0") as response,
+    ):
+        lines = response.iter_lines()
+        instance_id = daemon.place(model)
+        daemon.wait_phase(instance_id)
+        for line in lines:
+            if line.startswith("data: "):
+                event = json.loads(line[6:])
+                seen.append((event["seq"], event["kind"]))
+                if event["kind"] == "runner_phase_changed" and '"ready"' in line:
+                    break
+        assert [seq for seq, _ in seen] == list(range(1, len(seen) + 1)), "no gap from the first on"
+        assert {"cluster_founded", "instance_placed"} <= {kind for _, kind in seen}
+        daemon.process.send_signal(signal.SIGTERM)
+        for line in lines:
+            assert line.startswith((":", "id: ", "event: ", "data: ")) or not line
+    assert daemon.wait_exit() == 0
 
 
 # ---- Opened --------------------------------------------------------------------------------

