@@ -328,6 +328,8 @@ def _part(value: object, place: str) -> str:
         _wrong(place, "an object with a `type`", value)
     part = cast("Fields", value)
     kind = part.get("type")
+    if isinstance(kind, list | dict):
+        _wrong(f"{place}.type", "a string", cast("object", kind))
     if kind in _IMAGE_PARTS:
         _unsupported(
             place, "is an image, and the model has no vision here: it takes text", "Send text."

@@ -1,7 +1,10 @@
 """Whatever JSON arrives is a task or a refusal by name; whatever text leaves is one whole event."""
 
+import copy
 import json
-from typing import Any
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -74,6 +77,59 @@ def test_a_number_beyond_every_float_is_refused_by_name(name: str, number: int) 
         parse_chat({**body, name: number}, command_id=COMMAND)
     assert refused.value.details["param"] in {name, "stop[0]"}
     assert len(refused.value.message) < 200
+
+
+FULL: dict[str, Any] = {
+    "model": "a/b",
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "stop": ["a"],
+    "logprobs": True,
+    "top_logprobs": 2,
+    "modalities": ["text"],
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    "tool_choice": {"type": "function", "function": {"name": "f"}},
+    "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}},
+    "messages": [
+        {"role": "system", "content": [{"type": "text", "text": "x"}]},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "i", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "content": "x", "tool_call_id": "i", "name": "f"},
+        {"role": "user", "content": "hi"},
+    ],
+}
+JUNK: list[Any] = [
+    None, True, 0, -1, 10**400, 1e308, "", "x" * 5000, "\x00", [], [[]], [{}], {}, {"a": [1]},
+    {"type": []}, {"type": {}}, {"function": []}, {"function": {"name": []}},
+]  # fmt: skip
+
+
+Place = tuple[str | int, ...]
+
+
+def _places(value: object, place: Place = ()) -> Iterator[Place]:
+    if place:
+        yield place
+    if isinstance(value, dict):
+        for key, item in cast("dict[str, object]", value).items():
+            yield from _places(item, (*place, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[object]", value)):
+            yield from _places(item, (*place, index))
+
+
+@pytest.mark.parametrize("place", list(_places(FULL)), ids=str)
+def test_junk_anywhere_in_a_request_is_a_task_or_a_refusal(place: Place) -> None:
+    for junk in JUNK:
+        body = copy.deepcopy(FULL)
+        target: Any = body
+        for key in place[:-1]:
+            target = target[key]
+        target[place[-1]] = junk
+        with suppress(RequestError, ValidationError):
+            assert parse_chat(body, command_id=COMMAND).task.command_id == COMMAND
 
 
 @given(st.lists(st.text(max_size=20), max_size=8), st.booleans())
