@@ -12,11 +12,9 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol, final
 
-_CHUNK_BYTES: Final = 1 << 20
 _PRIVATE: Final = 0o700
 TEMPORARY_SUFFIX: Final = ".tmp"
 """Ends the name of a file that is being replaced; a crash may leave one behind."""
@@ -64,10 +62,6 @@ class Disk(Protocol):
 
     def read(self, path: Path, *, max_bytes: int) -> bytes:
         """Read a whole file; `OSError` with EFBIG when it is longer than `max_bytes`."""
-        ...
-
-    def read_chunks(self, path: Path, *, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
-        """Read a file in order, a chunk at a time."""
         ...
 
     def size_bytes(self, path: Path) -> int:
@@ -122,12 +116,6 @@ class RealDisk:
         if len(data) > max_bytes:
             raise too_big(path, max_bytes)
         return data
-
-    def read_chunks(self, path: Path, *, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
-        """Read in order."""
-        with path.open("rb", buffering=0) as file:
-            while chunk := file.read(chunk_bytes):
-                yield chunk
 
     def size_bytes(self, path: Path) -> int:
         """Measure a file."""

@@ -6,14 +6,13 @@ its call returned, because `RealDisk` syncs the directory each time.
 """
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
 from skulkd.runtime.disk import AppendFile, DiskLock, too_big
 
-_CHUNK_BYTES: Final = 1 << 20
 _DEFAULT_CAPACITY_BYTES: Final = 1 << 40
 
 
@@ -97,12 +96,6 @@ class SimulatedDisk:
         if len(live) > max_bytes:
             raise too_big(path, max_bytes)
         return bytes(live)
-
-    def read_chunks(self, path: Path, *, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[bytes]:
-        """Read in order."""
-        live = self._file(path).live
-        for start in range(0, len(live), chunk_bytes):
-            yield bytes(live[start : start + chunk_bytes])
 
     def size_bytes(self, path: Path) -> int:
         """Measure a file."""

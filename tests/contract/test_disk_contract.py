@@ -42,15 +42,13 @@ def test_a_closed_file_takes_nothing(disk_and_home: tuple[Disk, Path]) -> None:
         file.write(b"late")
 
 
-def test_reading_is_bounded_and_in_order(disk_and_home: tuple[Disk, Path]) -> None:
+def test_reading_is_bounded(disk_and_home: tuple[Disk, Path]) -> None:
     disk, home = disk_and_home
     disk.replace(home / "file", bytes(range(100)))
     with pytest.raises(OSError, match="longer than 99") as caught:
         disk.read(home / "file", max_bytes=99)
     assert caught.value.errno == errno.EFBIG
-    chunks = list(disk.read_chunks(home / "file", chunk_bytes=30))
-    assert [len(chunk) for chunk in chunks] == [30, 30, 30, 10]
-    assert b"".join(chunks) == bytes(range(100))
+    assert disk.read(home / "file", max_bytes=100) == bytes(range(100))
 
 
 def test_replace_creates_and_overwrites_and_leaves_nothing_else(
@@ -87,7 +85,6 @@ def test_what_is_missing_is_file_not_found(disk_and_home: tuple[Disk, Path]) -> 
     disk, home = disk_and_home
     attempts: tuple[Callable[[], object], ...] = (
         lambda: disk.read(home / "no", max_bytes=1),
-        lambda: list(disk.read_chunks(home / "no")),
         lambda: disk.size_bytes(home / "no"),
         lambda: disk.truncate(home / "no", 0),
         lambda: disk.rename(home / "no", home / "yes"),

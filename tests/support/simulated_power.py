@@ -1,7 +1,6 @@
 """A disk as one daemon sees it: with the daemon's death, everything it still asks for fails."""
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
@@ -33,10 +32,6 @@ class PoweredDisk:
     def read(self, path: Path, *, max_bytes: int) -> bytes:
         """Read a whole file."""
         return self._live.read(path, max_bytes=max_bytes)
-
-    def read_chunks(self, path: Path, *, chunk_bytes: int = 1 << 20) -> Iterator[bytes]:
-        """Read in order."""
-        return self._live.read_chunks(path, chunk_bytes=chunk_bytes)
 
     def size_bytes(self, path: Path) -> int:
         """Measure a file."""
