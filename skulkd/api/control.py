@@ -110,8 +110,18 @@ class InstanceRoutes:
         return await self._about(instance, command, "Stopping.")
 
     async def retry(self, request: Request) -> Answer:
-        """`POST /instance/{instance_id}/retry`."""
+        """`POST /instance/{instance_id}/retry`: another attempt, now, of one that is not ready."""
         instance = self._find(request)
+        if instance.phase == "ready":
+            # It would end every stream of a healthy engine.
+            raise PlacementError(
+                "placement.already_live",
+                f"instance {instance.instance_id} of {instance.model_id} is ready; there is "
+                "nothing to try again",
+                remediation=f"To start it anew: `skulk stop {instance.instance_id}`, then place "
+                "the model.",
+                details={"instance_id": instance.instance_id, "phase": instance.phase},
+            )
         command = RetryInstance(
             command_id=mint(self._deps, request),
             instance_id=instance.instance_id,

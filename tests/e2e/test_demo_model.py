@@ -138,7 +138,11 @@ def test_a_file_in_place_is_imported_placed_asked_and_outlives_a_restart(
     assert daemon.wait_phase(instance_id, timeout_s=READY_S)["plan"]["downloadBytes"] == 0
     assert "Paris" in answer_text(ask(daemon, "mine/smol", **question()))
 
+    engines = daemon.children()
     daemon.kill()
+    wait_until(
+        lambda: not any(engine.is_running() for engine in engines), timeout_s=2, what="engines gone"
+    )
     daemon.start()
     daemon.wait_phase(instance_id, timeout_s=READY_S)
     assert "Paris" in answer_text(ask(daemon, "mine/smol", **question()))

@@ -208,6 +208,7 @@ def test_b22_an_engine_that_keeps_dying_is_left_alone_until_an_operator_acts(
     assert daemon.http.post(f"/instance/{instance_id}/retry").status_code == 202
     document = daemon.wait_phase(instance_id)
     assert document["attempt"] == 5
+    assert daemon.http.post(f"/instance/{instance_id}/retry").status_code == 409, "it is ready"
     assert answer_text(ask(daemon, model, max_tokens=1)) == "one"
     assert model not in " ".join(failed_reasons(daemon))
 

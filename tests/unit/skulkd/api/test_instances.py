@@ -283,6 +283,18 @@ def test_stop_and_retry_are_commands_about_the_instance() -> None:
     with_api(story, FakeDaemon(instance))
 
 
+def test_a_ready_instance_is_not_tried_again() -> None:
+    instance = make_instance("ready")
+
+    async def story(api: Api) -> None:
+        refused = await api.client.post(f"/instance/{instance.instance_id}/retry")
+        assert refused.status_code == 409
+        assert refused.json()["error"]["code"] == "placement.already_live"
+        assert not api.daemon.gateway.submitted
+
+    with_api(story, FakeDaemon(instance))
+
+
 def test_unknown_and_malformed_instances() -> None:
     async def story(api: Api) -> None:
         unknown = "bbbbbb-bbbbbbbbbbbbbbbbbbbb"
