@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 
 from protocol.clock import Clock
 from protocol.errors import ErrorCode, RequestError
+from skulkd.api.auth import is_loopback
 from skulkd.api.errors import error_reply
 from skulkd.api.http import CONNECTION
 
@@ -43,6 +44,8 @@ class ConnectionLimits:
     """What one connection, and all of them together, may take."""
 
     max_connections: int = 2048
+    kept_for_loopback: int = 16
+    """Of these, so that strangers who connect and wait cannot keep an operator out."""
     header_bytes: int = 32 * 1024
     header_s: float = 10.0
     body_s: float = 60.0
@@ -117,11 +120,14 @@ class GuardedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or refuse it where too many are open."""
         super().connection_made(transport)
-        if len(self.connections) > self._limits.max_connections:
+        limit = self._limits.max_connections
+        if self.client is None or not is_loopback(self.client[0]):
+            limit -= self._limits.kept_for_loopback
+        if len(self.connections) > limit:
             self._refuse(
                 503,
                 "request.overloaded",
-                f"{self._limits.max_connections} connections are open, no more are taken",
+                f"{limit} connections are open, no more are taken",
                 retry_after_s=1,
                 is_lingering=False,  # a descriptor each is what there are too few of
             )

@@ -13,6 +13,7 @@ import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, final
 
 from uvicorn.config import Config
@@ -292,14 +293,7 @@ def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
     allowed = max(64, soft - _SPARE_DESCRIPTORS)
     if allowed >= limits.max_connections:
         return limits
-    return ConnectionLimits(
-        max_connections=allowed,
-        header_bytes=limits.header_bytes,
-        header_s=limits.header_s,
-        body_s=limits.body_s,
-        linger_s=limits.linger_s,
-        keep_alive_s=limits.keep_alive_s,
-    )
+    return replace(limits, max_connections=allowed)
 
 
 def _is_address(host: str) -> bool:

@@ -3,10 +3,12 @@
 import asyncio
 import socket
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from protocol.data_frames import Chunk, Started
+from skulkd.api import connection, server
 from skulkd.api.connection import ConnectionLimits
 from tests.support.api_harness import CHAT, Api, chat_body, request_bytes, until, with_api
 from tests.support.fake_ports import plain_answer
@@ -108,3 +110,44 @@ def test_what_is_not_http_is_answered_once_and_fills_no_log(
 
     with_api(story)
     assert caplog.messages == []
+
+
+def _is_never(_address: str) -> bool:
+    return False
+
+
+def _few(_what: int) -> tuple[int, int]:
+    return (1024, 1024)
+
+
+def test_strangers_who_connect_and_wait_leave_room_for_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(api: Api) -> None:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(connection, "is_loopback", _is_never)
+            waiting = [await asyncio.open_connection("127.0.0.1", api.port) for _ in range(8)]
+            await until(lambda: len(api.server.connections()) == 6)
+        assert (await api.client.get("/health")).status_code == 200
+        for _, writer in waiting:
+            writer.close()
+
+    with_api(story, limits=ConnectionLimits(max_connections=8, kept_for_loopback=2))
+
+
+def test_every_limit_survives_a_low_limit_of_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = ConnectionLimits(
+        max_connections=5000,
+        kept_for_loopback=1,
+        header_bytes=2,
+        header_s=3,
+        body_s=4,
+        linger_s=5,
+        stall_s=6,
+        keep_alive_s=7,
+    )
+    monkeypatch.setattr(server.resource, "getrlimit", _few)
+    kept = server._within_descriptors(given)  # pyright: ignore[reportPrivateUsage] - its only use is at start
+    assert kept == replace(given, max_connections=1024 - 256)
