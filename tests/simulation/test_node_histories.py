@@ -6,9 +6,23 @@ A history that fails is told: its seed, what did not hold, and the fewest steps 
 import pytest
 
 from skulkd.runtime.virtual_time import run_virtual
+from skulkd.worker.launchers.base import ExitStatus
+from tests.support.builders import GIB
 from tests.support.simulated_history import History
-from tests.support.simulated_machine import Mood
-from tests.support.simulated_story import Crash, Place, Retry, Step, Temper, draw_history
+from tests.support.simulated_machine import HEALTHY, Mood
+from tests.support.simulated_story import (
+    CRASHES,
+    Crash,
+    Crowd,
+    Kill,
+    Place,
+    Restart,
+    Retry,
+    Step,
+    Stop,
+    Temper,
+    draw_history,
+)
 
 N_SEEDS = 300
 LIMIT_S = 10_000.0
@@ -19,6 +33,17 @@ def live(seed: int, steps: tuple[Step, ...]) -> str:
         return await History(seed, steps).live()
 
     return run_virtual(lived, seed=seed, limit_s=LIMIT_S)
+
+
+def settled(steps: tuple[Step, ...]) -> dict[str, str]:
+    """Live through steps; say what became of each model in the end."""
+
+    async def lived() -> dict[str, str]:
+        history = History(1, steps)
+        await history.live()
+        return history.settled
+
+    return run_virtual(lived, seed=1, limit_s=LIMIT_S)
 
 
 def fault(seed: int, steps: tuple[Step, ...]) -> BaseException | None:
@@ -49,6 +74,13 @@ STORIES: dict[str, tuple[Step, ...]] = {
         (5.0, Place(model="sim/small")),
         (0.0, Retry(which=0)),
     ),
+    # An engine that died while it was being stopped was forgotten before its group was gone.
+    "killed, then stopped": (
+        (0.0, Temper(model="sim/script", mood=Mood(gone_s=2.0))),
+        (1.0, Place(model="sim/script")),
+        (5.0, Kill(which=0, by=ExitStatus(signal="SIGKILL"))),
+        (0.0, Stop(which=0)),
+    ),
     # A phase that was cancelled before its first step left a coroutine that nobody awaited.
     "killed between two phases": (
         (1.0, Place(model="sim/large")),
@@ -62,6 +94,46 @@ STORIES: dict[str, tuple[Step, ...]] = {
 def test_a_repaired_history_stays_repaired(story: str) -> None:
     for seed in range(5):
         live(seed, STORIES[story])
+
+
+def test_what_was_ready_comes_back_though_its_memory_comes_late() -> None:
+    dies = Mood(dies_at_s=6.0, dies_of=ExitStatus(signal="SIGSEGV"), memory_s=8.0)
+    steps: tuple[Step, ...] = (
+        (1.0, Temper(model="sim/large", mood=dies)),
+        (0.0, Place(model="sim/large")),
+        (10.0, Temper(model="sim/large", mood=HEALTHY)),
+    )
+    assert settled(steps) == {"sim/large": "ready"}
+
+
+def test_what_others_take_before_the_start_fails_with_the_numbers() -> None:
+    steps: tuple[Step, ...] = (
+        (1.0, Place(model="sim/large")),
+        (5.0, Crowd(taken_bytes=3 * GIB)),
+        (60.0, Crowd(taken_bytes=0)),
+    )
+    assert settled(steps) == {"sim/large": "runner.no_memory"}
+
+
+def test_a_load_that_hangs_ends_by_its_deadline_however_little_the_engine_heeds() -> None:
+    hangs = Mood(load_hangs=True, ignores_sigterm=True, gone_s=3.0)
+    steps: tuple[Step, ...] = (
+        (0.0, Temper(model="sim/play", mood=hangs)),
+        (1.0, Place(model="sim/play")),
+        (30.0, Place(model="sim/script")),
+    )
+    assert settled(steps) == {"sim/play": "runner.load_stalled", "sim/script": "ready"}
+
+
+def test_placements_survive_every_way_to_end_and_the_engines_that_survive_do_not() -> None:
+    crashes = [Crash(what=what, n_unsynced_bytes_kept=0, down_s=1.0) for what in CRASHES]
+    steps: tuple[Step, ...] = (
+        (1.0, Place(model="sim/script")),
+        (0.0, Place(model="sim/play")),
+        *((10.0, crash) for crash in crashes),
+        (10.0, Restart(down_s=1.0)),
+    )
+    assert settled(steps) == {"sim/script": "ready", "sim/play": "ready"}
 
 
 @pytest.mark.parametrize("first_seed", range(0, N_SEEDS, 20))

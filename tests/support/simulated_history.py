@@ -43,6 +43,8 @@ ENDS_S: Final = 3.0
 SETTLED_S: Final = 240.0
 UNWANTED_S: Final = 15.0
 """How long a process may outlive the wish for it: SIGTERM, SIGKILL, and a kernel that waits."""
+TOLD_S: Final = 3.0
+"""From the death of an engine to the word of it in the state; the disk may be slow."""
 STOPPED_S: Final = 30.0
 QUIET_S: Final = 30.0
 """Longer than any attempt waits before it begins."""
@@ -66,12 +68,14 @@ class History:
         self.world = SimulatedWorld(seed, CARDS)
         self.told: list[str] = []
         """What came of the steps, in order: the same seed tells the same."""
+        self.settled: dict[str, str] = {}
+        """What became of each model once all was quiet: its phase, or why it failed."""
         self._steps = steps
         self._node: SimulatedNode
         self._people: list[asyncio.Task[object]] = []
         self._connections: list[SimulatedConnection] = []
         self._stopped: set[InstanceId] = set()
-        self._unwanted_since_s: dict[int, float] = {}
+        self._since_s: dict[str, float] = {}
         self._is_healed = False
         self._loop = asyncio.get_running_loop()
 
@@ -142,13 +146,6 @@ class History:
             case Restart():
                 self._trouble("fine")
                 await self._node.stop()
-                # What an earlier life left, and this one had no time to find, is the next one's.
-                left = [
-                    item
-                    for item in world.machine.living()
-                    if self._node.has_started(item) and item.exit_status is None
-                ]
-                world.problems.extend(f"a stopped node left process {item.pid}" for item in left)
                 await asyncio.sleep(act.down_s)
                 await self._start()
 
@@ -221,7 +218,7 @@ class History:
         self._trouble("fine")
 
     async def _start(self) -> None:
-        self._unwanted_since_s.clear()
+        self._since_s.clear()
         self._node = SimulatedNode(self.world)
         await self._node.begin()
 
@@ -319,7 +316,7 @@ class History:
     def _check(self) -> None:
         """Hold what must hold at every moment."""
         problems = [*self.world.problems, *self.world.machine.complaints]
-        problems.extend(self._unwanted())
+        problems.extend(self._lasting())
         if problems:
             raise HistoryError("\n".join(problems))
 
@@ -328,25 +325,38 @@ class History:
         self._check()
         raise AssertionError(what)
 
-    def _unwanted(self) -> list[str]:
-        """Name the processes that nobody has wanted for too long."""
-        found: list[str] = []
-        now = self._loop.time()
+    def _unwanted(self) -> dict[str, float]:
+        """Name the processes that nobody wants, and for how long that may be."""
         wanted = {
             (item.instance_id, item.attempt)
             for item in self._node.state.instances.values()
             if item.phase not in {"failed", "stopping"}
         }
-        seen: dict[int, float] = {}
-        for process in self.world.machine.living():
-            owner = process.owner
-            if (owner.instance_id, owner.attempt) in wanted:
-                continue
-            seen[process.pid] = self._unwanted_since_s.get(process.pid, now)
-            if now - seen[process.pid] > UNWANTED_S:
-                found.append(f"process {process.pid} of {owner} is wanted by nobody")
-        self._unwanted_since_s = seen
-        return found
+        return {
+            f"process {item.pid} of {item.owner} is wanted by nobody": UNWANTED_S
+            for item in self.world.machine.living()
+            if (item.owner.instance_id, item.owner.attempt) not in wanted
+        }
+
+    def _unserved(self) -> dict[str, float]:
+        """Name the instances that are ready and have no process, and for how long that may be."""
+        running = {
+            (item.owner.instance_id, item.owner.attempt)
+            for item in self.world.machine.living()
+            if item.exit_status is None
+        }
+        return {
+            f"{item.instance_id} is ready in attempt {item.attempt}, and nothing runs": TOLD_S
+            for item in self._node.state.instances.values()
+            if item.phase == "ready" and (item.instance_id, item.attempt) not in running
+        }
+
+    def _lasting(self) -> list[str]:
+        """Name what may be so for a while, and has been so for longer, in this life."""
+        now = self._loop.time()
+        seen = self._unwanted() | self._unserved()
+        self._since_s = {what: self._since_s.get(what, now) for what in seen}
+        return [what for what, bound_s in seen.items() if now - self._since_s[what] > bound_s]
 
     def _heal(self) -> None:
         """Let everything be well from now on."""
@@ -385,6 +395,10 @@ class History:
         """Hold what must hold once all is quiet."""
         problems = self.world.problems
         state, machine = self._node.state, self.world.machine
+        self.settled = {
+            item.model_id: item.phase if item.failure is None else item.failure.error.code
+            for item in state.instances.values()
+        }
         wanted = sorted(
             (item.instance_id, item.attempt)
             for item in state.instances.values()

@@ -7,6 +7,7 @@ outlives a node (its disk, its machine, its files) is the world's; a node is one
 
 import asyncio
 import random
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
@@ -57,7 +58,7 @@ _LIMITS: Final = JournalLimits(max_segment_bytes=16_384, retry_s=1.0)
 _STOP_S: Final = 12.0
 _REQUESTS_S: Final = 1.5
 _HELD_S: Final = 3.5
-"""A killed process that stays for longer is not gone when a stop, after SIGTERM, has to end."""
+"""A process that takes longer to come or to go may still be there when a stop has to end."""
 _OWNERS: Final = ("node/", "worker/", "request/")
 """How the names of a node's tasks begin; requests are started by `simulated_clients`."""
 
@@ -161,10 +162,6 @@ class SimulatedNode:
         """What is committed."""
         return self.replica.state
 
-    def has_started(self, process: SimulatedProcess) -> bool:
-        """Tell whether a process was started in this life."""
-        return self.launcher is not None and self.launcher.has_started(process)
-
     async def begin(self) -> None:
         """Start the rooms."""
         world, clock = self.world, self.world.clock
@@ -214,9 +211,12 @@ class SimulatedNode:
         """End in good order, as `skulkd.node` does."""
         self.app.stop()
         await _end_requests()
-        is_held = any(item.mood.gone_s > _HELD_S for item in self.world.machine.living())
+        machine = self.world.machine
+        is_held = any(
+            max(item.mood.gone_s, item.mood.spawn_s) > _HELD_S for item in machine.living()
+        )
         late = await self.worker.close(6.0)
-        # One that was killed, and is in the kernel's hands, is told and not waited for.
+        # One that the kernel does not start, or does not let go, is told and not waited for.
         if late and not is_held:
             self.world.problems.append(f"a stop left {', '.join(late)}")
         async with asyncio.timeout(_STOP_S):
@@ -225,6 +225,12 @@ class SimulatedNode:
         late = await self.tasks.close(1.0)
         if late:
             self.world.problems.append(f"a stop left tasks {', '.join(late)}")
+        # What an earlier life left, and this one had no time to find, is the next one's.
+        left = [item for item in machine.living() if self._has_started(item)]
+        if not is_held and any(item.exit_status is None for item in left):
+            self.world.problems.append(f"a stop left processes {[item.pid for item in left]}")
+        for process in left:
+            process.signal(signal.SIGKILL)
 
     async def die(self) -> None:
         """End without any order: what it still does reaches neither disk nor process."""
@@ -235,6 +241,9 @@ class SimulatedNode:
             for task in dying:
                 task.cancel()
             await asyncio.wait(dying, timeout=10.0)
+
+    def _has_started(self, process: SimulatedProcess) -> bool:
+        return self.launcher is not None and self.launcher.has_started(process)
 
     def _claim_term(self, last_term: int) -> int:
         file = TermFile(self.disk, HOME / "term")

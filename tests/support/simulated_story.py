@@ -7,7 +7,7 @@ the steps that do not matter.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from protocol.cards import ArtifactFile, ModelCard, PackageSource
 from skulkd.worker.launchers.base import ExitStatus
@@ -16,6 +16,8 @@ from tests.support.simulated_machine import Mood
 from tests.support.simulated_store import FAIR, Weather
 
 Manner = Literal["read", "cancel", "leave", "choke"]
+CrashKind = Literal["power", "daemon", "daemon, engines survive"]
+CRASHES: Final[tuple[CrashKind, ...]] = get_args(CrashKind)
 DiskTrouble = Literal["fine", "slow", "sync fails", "write fails", "full"]
 
 
@@ -104,7 +106,7 @@ class Crowd:
 class Crash:
     """The machine loses its power, or the daemon is killed; then the node starts again."""
 
-    what: Literal["power", "daemon", "daemon, engines survive"]
+    what: CrashKind
     n_unsynced_bytes_kept: int
     down_s: float
     again_after_s: float | None = None
@@ -226,7 +228,7 @@ def _draw_chat(chance: random.Random, model: str) -> Chat:
 
 def _draw_crash(chance: random.Random) -> Crash:
     return Crash(
-        what=chance.choice(("power", "daemon", "daemon, engines survive")),
+        what=chance.choice(CRASHES),
         n_unsynced_bytes_kept=chance.choice((0, 0, 1, 50, 700)),
         down_s=chance.choice((0.0, 1.0, 20.0)),
         again_after_s=chance.choice((None, None, 0.002, 0.01, 0.3)),
