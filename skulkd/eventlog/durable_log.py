@@ -95,7 +95,7 @@ class DurableLog:
 
         Raises:
             ClusterError: `cluster.journal_corrupt`.
-            ConfigError: `config.downgrade`.
+            ConfigError: `config.downgrade`; `config.home_unusable` when it cannot be read.
         """
         fold = StateFold(cluster_id)
         log = cls(fold)
