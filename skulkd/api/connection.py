@@ -51,8 +51,8 @@ class ConnectionLimits:
     body_s: float = 60.0
     linger_s: float = 5.0
     """For a client to read its refusal while it still sends the body that was refused."""
-    stall_s: float = 30.0
-    """How long a client may leave an answer untaken. Streams look after theirs themselves too."""
+    stall_s: float = 60.0
+    """How long a client may leave an answer untaken. A stream is cut earlier, and says why."""
     keep_alive_s: int = 30
 
 

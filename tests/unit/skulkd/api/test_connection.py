@@ -10,6 +10,7 @@ import pytest
 from protocol.data_frames import Chunk, Started
 from skulkd.api import connection, server
 from skulkd.api.connection import ConnectionLimits
+from skulkd.api.sse import StreamLimits
 from tests.support.api_harness import CHAT, Api, chat_body, request_bytes, until, with_api
 from tests.support.fake_ports import plain_answer
 
@@ -85,6 +86,11 @@ def test_a_client_that_asks_on_and_takes_no_answer_is_cut() -> None:
             await until(lambda: api.app.n_open == 0 and api.server.connections() == [])
 
     with_api(story, limits=ConnectionLimits(stall_s=0.3))
+
+
+def test_a_stream_is_cut_by_itself_before_its_connection_is() -> None:
+    streams = StreamLimits()
+    assert streams.stall_s + streams.check_s < ConnectionLimits().stall_s
 
 
 def test_hundreds_of_requests_in_one_piece_are_not_kept_for_later() -> None:
