@@ -8,6 +8,7 @@ weights.
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
+import errno
 import os
 import stat
 import struct
@@ -36,6 +37,10 @@ _WINDOW_BYTES: Final = 256 * 1024
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
 _DEFAULT_ALIGNMENT: Final = 32
+
+_LEADS_NOWHERE: Final = frozenset({
+    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG,
+})  # fmt: skip
 
 _STRING: Final = 8
 _ARRAY: Final = 9
@@ -133,18 +138,12 @@ def read_gguf(path: Path) -> GgufDocument:
     try:
         # Non-blocking, or a named pipe would hang the reader.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError as error:
-        raise StoreError(
-            "store.not_found",
-            f"no file at {path}",
-            remediation="Check the path; it is read on the node, not where the command runs.",
-        ) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     try:
         return _Reader(descriptor, str(path)).document()
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     finally:
         os.close(descriptor)
 
@@ -368,7 +367,20 @@ class _Reader:
         )
 
 
-def _unreadable(path: Path, error: OSError) -> StoreError:
+def unreadable(path: Path, error: OSError) -> StoreError:
+    """Say why a file could not be read.
+
+    Returns:
+        `store.not_found` where the path leads nowhere, `store.disk_failed` for anything else.
+    """
+    if error.errno in _LEADS_NOWHERE:
+        reason = "" if error.errno == errno.ENOENT else f": {error.strerror}"
+        return StoreError(
+            "store.not_found",
+            f"no file at {path}{reason}",
+            remediation="Check the path; it is read on the node, not where the command runs.",
+            details={"errno": error.errno},
+        )
     return StoreError(
         "store.disk_failed",
         f"{path} cannot be read: {error.strerror} (errno {error.errno})",

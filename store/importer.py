@@ -15,8 +15,9 @@ from protocol.cards import (
     StorageSize,
     ToolingSection,
 )
-from protocol.errors import StoreError
+from protocol.errors import ErrorCode, StoreError
 from protocol.ids import MODEL_ID_MAX_CHARS, ModelId, parse_model_id
+from store.gguf import unreadable
 from store.manifest import incomplete
 from store.weights_meta import MAX_SPLITS, GgufHeader, cache_geometry, read_gguf_header
 
@@ -27,6 +28,7 @@ _UNPATHABLE: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 _SEGMENT_CHARS: Final = 96
 _TEXT_CHARS: Final = 400
 _BACKENDS: Final = ("llama_server", "llama_cpp")
+_NOT_ALL_THERE: Final[frozenset[ErrorCode]] = frozenset({"store.gguf_truncated", "store.not_found"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +63,11 @@ def card_from_gguf(path: Path, model_id: ModelId | None = None) -> ModelCard:
         model_id: What operators will type; default: from the file's name.
 
     Raises:
-        StoreError: `store.gguf_invalid`, `store.gguf_truncated`, `store.not_found`;
+        StoreError: `store.gguf_invalid`, `store.gguf_truncated`, `store.not_found`,
+            `store.disk_failed`; `store.card_invalid` for a path that no card can hold;
             `store.incomplete` naming the part of a split set that is missing or cut short.
     """
+    _check_is_text(path)
     first, parts = _parts_of(path.absolute())
     headers = [_checked_part(part, number) for number, part in enumerate(parts, start=1)]
     header = headers[0]
@@ -122,6 +126,24 @@ def _segment(text: str) -> str:
     return _UNNAMEABLE.sub("-", text).lstrip(".-")[:_SEGMENT_CHARS].rstrip("-") or "model"
 
 
+def _check_is_text(path: Path) -> None:
+    """Refuse a name that a card, which is text, could not hold, nor the system open."""
+    name = str(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        problem = "bytes that are not UTF-8"
+    else:
+        if "\0" not in name:
+            return
+        problem = "a null character"
+    raise StoreError(
+        "store.card_invalid",
+        f"the path {name!a} has {problem}",
+        remediation="Rename the file, or import a link to it with a plain name.",
+    )
+
+
 def _parts_of(path: Path) -> tuple[Path, list[Path]]:
     split = split_name(path.name)
     if split is None:
@@ -129,11 +151,6 @@ def _parts_of(path: Path) -> tuple[Path, list[Path]]:
     if not 1 <= split.number <= split.count <= MAX_SPLITS:
         raise incomplete(str(path), f"part {split.number} of {split.count} cannot be")
     parts = [path.with_name(split.of(number)) for number in range(1, split.count + 1)]
-    for number, part in enumerate(parts, start=1):
-        if not part.is_file():
-            raise incomplete(
-                str(part), f"part {number} of {split.count} is missing from its folder"
-            )
     return parts[0], parts
 
 
@@ -141,8 +158,10 @@ def _checked_part(path: Path, number: int) -> GgufHeader:
     try:
         header = read_gguf_header(path)
     except StoreError as error:
-        if error.code == "store.gguf_truncated" and split_name(path.name) is not None:
-            raise incomplete(str(path), f"part {number}: {error.message}") from error
+        split = split_name(path.name)
+        if error.code in _NOT_ALL_THERE and split is not None:
+            what = f"part {number} of {split.count}"
+            raise incomplete(str(path), f"{what}: {error.message}") from error
         raise
     if header.split_no != number - 1:
         raise incomplete(
@@ -152,7 +171,10 @@ def _checked_part(path: Path, number: int) -> GgufHeader:
 
 
 def _local_part(path: Path) -> LocalPart:
-    found = path.stat()
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise unreadable(path, error) from error
     return LocalPart(path=str(path), size_bytes=found.st_size, modified_ns=found.st_mtime_ns)
 
 

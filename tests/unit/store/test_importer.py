@@ -1,5 +1,6 @@
 """Cards for files in place, and split sets: case B20."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from protocol.errors import StoreError
 from protocol.ids import ModelId
 from store.cards import parse_card, to_toml
 from store.importer import card_from_gguf, model_id_of
+from store.weights_meta import GgufHeader, read_gguf_header
 from tests.support.gguf_builder import GgufBuilder, write_split_set
 
 
@@ -55,6 +57,50 @@ def test_a_file_that_is_no_model_makes_no_card(tmp_path: Path) -> None:
     adapter = GgufBuilder(metadata={"general.type": "adapter"}).write(tmp_path / "lora.gguf")
     with pytest.raises(StoreError, match="adapter"):
         card_from_gguf(adapter)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("loop.gguf", "store.not_found"),
+        ("loop-00001-of-00002.gguf", "store.incomplete"),
+        ("loop.gguf/x.gguf", "store.not_found"),
+        ("file/x.gguf", "store.not_found"),
+        ("x" * 300 + ".gguf", "store.not_found"),
+        ("x" * 250 + "-00001-of-00002.gguf", "store.incomplete"),
+        ("x/" * 2500 + "x.gguf", "store.not_found"),
+        ("odd\udcff.gguf", "store.card_invalid"),
+        ("lone\ud800.gguf", "store.card_invalid"),
+        ("nul\0.gguf", "store.card_invalid"),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_refused_by_name(tmp_path: Path, name: str, code: str) -> None:
+    for loop in ("loop.gguf", "loop-00001-of-00002.gguf"):
+        (tmp_path / loop).symlink_to(loop)
+    (tmp_path / "file").touch()
+    GgufBuilder().write(tmp_path / "plain.gguf").rename(
+        os.fsdecode(bytes(tmp_path) + b"/odd\xff.gguf")
+    )
+    with pytest.raises(StoreError) as refused:
+        card_from_gguf(tmp_path / name)
+    assert refused.value.code == code
+    refused.value.message.encode()  # it can be told
+
+
+def test_a_file_that_goes_while_it_is_imported_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = GgufBuilder().write(tmp_path / "x.gguf")
+
+    def read_and_lose(path: Path) -> GgufHeader:
+        header = read_gguf_header(path)
+        path.unlink()
+        return header
+
+    monkeypatch.setattr("store.importer.read_gguf_header", read_and_lose)
+    with pytest.raises(StoreError) as refused:
+        card_from_gguf(path)
+    assert refused.value.code == "store.not_found"
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
