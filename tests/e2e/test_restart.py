@@ -188,7 +188,9 @@ def test_what_was_acknowledged_survives_a_kill_at_any_moment(daemon: Daemon) -> 
         }
     for instance_id in placed.values():
         daemon.wait_phase(instance_id)
-    assert len(daemon.children()) == len(placed)
+    wait_until(
+        lambda: len(daemon.children()) == len(placed), timeout_s=15, what="no engine too many"
+    )
     assert keys
 
 
