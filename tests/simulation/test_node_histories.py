@@ -10,6 +10,7 @@ from skulkd.worker.launchers.base import ExitStatus
 from tests.support.builders import GIB
 from tests.support.simulated_history import History
 from tests.support.simulated_machine import HEALTHY, Mood
+from tests.support.simulated_store import Weather
 from tests.support.simulated_story import (
     CRASHES,
     Crash,
@@ -21,6 +22,7 @@ from tests.support.simulated_story import (
     Step,
     Stop,
     Temper,
+    Turn,
     draw_history,
 )
 
@@ -82,9 +84,9 @@ STORIES: dict[str, tuple[Step, ...]] = {
         (0.0, Stop(which=0)),
     ),
     # A phase that was cancelled before its first step left a coroutine that nobody awaited.
-    "killed between two phases": (
-        (1.0, Place(model="sim/large")),
-        (0.02, Crash(what="power", n_unsynced_bytes_kept=0, down_s=0.0)),
+    "stopped between two phases": (
+        (0.0, Place(model="sim/script")),
+        (0.02, Restart(down_s=3.0)),
     ),
 }
 """What failed once, and was repaired with the history as its test."""
@@ -99,9 +101,10 @@ def test_a_repaired_history_stays_repaired(story: str) -> None:
 def test_what_was_ready_comes_back_though_its_memory_comes_late() -> None:
     dies = Mood(dies_at_s=6.0, dies_of=ExitStatus(signal="SIGSEGV"), memory_s=8.0)
     steps: tuple[Step, ...] = (
-        (1.0, Temper(model="sim/large", mood=dies)),
+        (1.0, Turn(weather=Weather(rate_bytes_s=4e9))),
+        (0.0, Temper(model="sim/large", mood=dies)),
         (0.0, Place(model="sim/large")),
-        (10.0, Temper(model="sim/large", mood=HEALTHY)),
+        (5.0, Temper(model="sim/large", mood=HEALTHY)),
     )
     assert settled(steps) == {"sim/large": "ready"}
 

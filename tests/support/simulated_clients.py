@@ -1,6 +1,7 @@
 """HTTP clients in virtual time: they call the application itself, over a connection of theirs."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any, Final, Literal, final
@@ -10,6 +11,8 @@ from skulkd.api.http import CONNECTION, AsgiScope, Message
 from tests.support.simulated_engine import word
 
 _DONE: Final = "data: [DONE]"
+_numbers = itertools.count()
+"""Of requests, in the order in which a dying node loses them."""
 Outcome = Literal["finished", "failed", "refused", "left", "cut"]
 
 
@@ -102,7 +105,8 @@ class SimulatedCall:
             return {"type": "http.request", "body": content, "more_body": False}
 
         self._task = asyncio.create_task(
-            _bounded(app, scope, receive, self.connection), name=f"request/{method} {path}"
+            _bounded(app, scope, receive, self.connection),
+            name=f"request/{next(_numbers):09} {method} {path}",
         )
 
     @property

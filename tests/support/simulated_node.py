@@ -373,8 +373,8 @@ async def _end_requests() -> None:
     """Give requests a moment, then end them, as the server does when it closes."""
     requests = _tasks_of_node(("request/",))
     if requests:
-        _, late = await asyncio.wait(requests, timeout=_REQUESTS_S)
-        for task in late:
+        await asyncio.wait(requests, timeout=_REQUESTS_S)
+        for task in requests:
             task.cancel()
 
 
