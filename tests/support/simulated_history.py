@@ -93,6 +93,8 @@ class History:
             await asyncio.sleep(after_s)
             await self._act(act)
             self._check()
+        if self.world.role == "management":
+            await self._act(Restart(down_s=0.0))
         self._heal()
         await self._settle()
         self._check_settled()
@@ -147,6 +149,7 @@ class History:
                 self._trouble("fine")
                 await self._node.stop()
                 await asyncio.sleep(act.down_s)
+                self.world.role = act.role
                 await self._start()
 
     async def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
@@ -417,12 +420,26 @@ class History:
             reading = readings.get(instance_id)
             if reading is None or reading.in_flight or reading.queued:
                 problems.append(f"{instance_id} is idle and reads {reading}")
+        self._check_readings()
+        records = self.world.disk.list(HOME / "launches") if running else ()
+        if len(records) != len(running):
+            problems.append(f"of {len(running)} processes there are {len(records)} records")
         if self._node.app.n_open:
             problems.append(f"{self._node.app.n_open} requests are open and nobody waits")
         for instance_id in self._stopped & state.instances.keys():
             problems.append(f"{instance_id} was stopped and is there: {state.instances}")
         self._check_failures()
         self._check()
+
+    def _check_readings(self) -> None:
+        """See that nothing is still read of what is gone."""
+        problems = self.world.problems
+        readings, known = self._node.table.readings, self._node.state.instances.keys()
+        shown = {instance_id for instance_id, _ in readings.progress} | readings.instances.keys()
+        if shown - known:
+            problems.append(f"there are readings of {shown - known}, which are gone")
+        if readings.transfers:
+            problems.append(f"nothing is fetched, and read is {readings.transfers}")
 
     def _check_failures(self) -> None:
         problems = self.world.problems

@@ -16,7 +16,7 @@ from protocol.cards import EngineName, ModelCard
 from protocol.commands import AdmitMember, Command, CommandReply
 from protocol.events import InstanceRemoved, SequencedEvent
 from protocol.ids import CommandId, command_id_of
-from protocol.nodes import EngineFacts, NodeFacts
+from protocol.nodes import EngineFacts, NodeFacts, Role
 from protocol.state import ClusterState
 from skulkd.api.app import ApiApp, create_app
 from skulkd.api.dependencies import ApiDependencies, NodeFace
@@ -91,6 +91,8 @@ class SimulatedWorld:
         self.committed: dict[CommandId, int] = {}
         """Commands that led to events, with the seq of their last one."""
         self.n_lives = 0
+        self.role: Role = "full"
+        """Of the next life; what is placed on a `management` node waits."""
         self.node_id = a_node_id(1)
 
     def mood_of(self, model_id: str) -> Mood:
@@ -203,6 +205,7 @@ class SimulatedNode:
                 node_id=world.node_id,
                 name="box",
                 public_key="key",
+                role=world.role,
             )
         )
         self.worker.start()
@@ -265,6 +268,7 @@ class SimulatedNode:
                 models_dir=Path("/models"),
                 environment={},
                 build="simulated",
+                role=world.role,
                 deadlines=DEADLINES,
             ),
             WorkerSurroundings(
@@ -307,6 +311,7 @@ class SimulatedNode:
                 hostname="box",
                 boot_id=f"boot-{world.n_lives}",
                 version="simulated",
+                role=world.role,
             ),
             clock=world.clock,
             tasks=self.tasks,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from protocol.cards import ArtifactFile, ModelCard, PackageSource
+from protocol.nodes import Role
 from skulkd.worker.launchers.base import ExitStatus
 from tests.support.builders import GIB, MIB, a_card, a_digest, a_scripted_card
 from tests.support.simulated_machine import Mood
@@ -115,9 +116,10 @@ class Crash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """The node stops in good order and starts again."""
+    """The node stops in good order and starts again, perhaps without a worker (`--no-worker`)."""
 
     down_s: float
+    role: Role = "full"
 
 
 Act = Place | Stop | Retry | Pull | Chat | Temper | Kill | Turn | Trouble | Crowd | Crash | Restart
@@ -209,7 +211,9 @@ def _draw_act(chance: random.Random) -> Act:
         lambda: Trouble(disk=chance.choice(_TROUBLES)): 6,
         lambda: Crowd(taken_bytes=chance.choice((0, 0, GIB, 3 * GIB))): 4,
         lambda: _draw_crash(chance): 5,
-        lambda: Restart(down_s=chance.choice((0.0, 3.0))): 2,
+        lambda: Restart(
+            down_s=chance.choice((0.0, 3.0)), role=chance.choice(("full", "full", "management"))
+        ): 3,
     }
     return chance.choices(tuple(drawn), tuple(drawn.values()))[0]()
 
