@@ -10,6 +10,7 @@ from typing import Final, final
 from protocol.control_api import COMMAND_ID_HEADER
 from protocol.errors import RequestError, SkulkError
 from skulkd.api.auth import Authenticator
+from skulkd.api.body_budget import BodyBudget, BodyShare
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.errors import bug, error_reply, status_of
 from skulkd.api.http import AsgiScope, Header, Receive, Request, Send
@@ -30,10 +31,11 @@ _NOSNIFF: Final[Header] = (b"x-content-type-options", b"nosniff")
 class _Handling:
     """What is known of one request so far."""
 
-    __slots__ = ("cors", "is_answering", "kind", "request", "route")
+    __slots__ = ("cors", "held", "is_answering", "kind", "request", "route")
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, scope: AsgiScope, receive: Receive, held: BodyShare) -> None:
+        self.held = held
+        request = self.request = Request(scope, receive, held)
         self.kind: Kind = "inference" if request.path.startswith("/v1/") else "control"
         self.route: RouteSpec | None = None
         self.cors: tuple[Header, ...] = ()
@@ -54,6 +56,7 @@ class ApiApp:
         self._table = RouteTable(self.routes)
         self._hosts = HostPolicy(deps.face.hostname, deps.allowed_hosts)
         self._authenticator = Authenticator(deps.state, deps.clock)
+        self._bodies = BodyBudget(deps.max_held_body_bytes)
         self._max_heavy = deps.max_concurrent_requests
         self._n_heavy = 0
         self._n_light = 0
@@ -74,7 +77,7 @@ class ApiApp:
         """Handle one request."""
         if scope["type"] != "http":
             return
-        handling = _Handling(Request(scope, receive))
+        handling = _Handling(scope, receive, self._bodies.share())
         try:
             await self._handle(handling, send)
         except SkulkError as error:
@@ -113,6 +116,7 @@ class ApiApp:
             handling.is_answering = True
             await answer.send_to(send, (_NOSNIFF, *handling.cors, *_id_header(request)))
         finally:
+            handling.held.release()
             self._free_place(route)
 
     async def _refuse(self, handling: _Handling, error: SkulkError, send: Send) -> None:

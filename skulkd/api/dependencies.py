@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from protocol.clock import Clock
 from protocol.ids import NodeId
 from protocol.nodes import Role
+from skulkd.api.body_budget import MAX_HELD_BYTES
 from skulkd.api.ports import HealthView, Inference, Listeners, Models, Placements, ReadingsView
 from skulkd.api.sse import StreamLimits
 from skulkd.eventlog.gateway import CommandGateway, StateView
@@ -46,5 +47,6 @@ class ApiDependencies:
     allowed_hosts: tuple[str, ...] = ()
     max_concurrent_requests: int = 1024
     """Inference requests open at a time; control requests have 128 places of their own."""
+    max_held_body_bytes: int = MAX_HELD_BYTES
     facts_wait_s: float = 15.0
     stream_limits: StreamLimits = field(default_factory=StreamLimits)

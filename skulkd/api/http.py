@@ -12,6 +12,7 @@ from protocol.base import FrozenModel
 from protocol.errors import RequestError
 from protocol.ids import CommandId
 from protocol.state import Scope as KeyScope
+from skulkd.api.body_budget import BodyShare
 
 AsgiScope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -99,9 +100,16 @@ class Headers:
 
 @final
 class Request:
-    """One request on its way to a handler."""
+    """One request on its way to a handler.
+
+    Args:
+        scope: As ASGI has it.
+        receive: Gives the body.
+        held: Grows with the body; released by whoever made it.
+    """
 
     __slots__ = (
+        "_held",
         "_query",
         "_receive",
         "_scope",
@@ -114,9 +122,10 @@ class Request:
         "principal",
     )
 
-    def __init__(self, scope: AsgiScope, receive: Receive) -> None:
+    def __init__(self, scope: AsgiScope, receive: Receive, held: BodyShare) -> None:
         self._scope = scope
         self._receive = receive
+        self._held = held
         self._query: dict[str, list[str]] | None = None
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -175,19 +184,23 @@ class Request:
         return values[-1] if values else None
 
     async def body(self, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """Read the whole body; the length is checked before a byte of it is read.
+        """Read the whole body; a declared length is checked before a byte of it is read.
 
         Raises:
-            RequestError: `request.too_large`; `request.cancelled` when the client went away.
+            RequestError: `request.too_large`; `request.overloaded` when all bodies together are
+                too large; `request.cancelled` when the client went away.
         """
         declared = self.headers.get(b"content-length")
-        if declared is not None and int(declared) > max_bytes:
-            raise _too_large(int(declared), max_bytes)
+        if declared is not None:
+            if int(declared) > max_bytes:
+                raise _too_large(int(declared), max_bytes)
+            self._held.grow_to(int(declared))
         message = await self._receive()
         if message["type"] == "http.request" and not message.get("more_body"):
             first: bytes = message.get("body", b"")
             if len(first) > max_bytes:
                 raise _too_large(None, max_bytes)
+            self._held.grow_to(len(first))
             return first
         parts: list[bytes] = []
         n_bytes = 0
@@ -198,6 +211,7 @@ class Request:
             n_bytes += len(part)
             if n_bytes > max_bytes:
                 raise _too_large(None, max_bytes)
+            self._held.grow_to(n_bytes)
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)

@@ -417,6 +417,7 @@ class FakeDaemon:
         self.listeners = FakeListeners()
         self.allowed_hosts: tuple[str, ...] = ()
         self.max_concurrent_requests = 64
+        self.max_held_body_bytes = 64 << 20
         self.stream_limits = StreamLimits()
 
     def dependencies(self, tasks: Tasks) -> ApiDependencies:
@@ -438,6 +439,7 @@ class FakeDaemon:
             random=random.Random(7),  # ruff: ignore[suspicious-non-cryptographic-random-usage] - seeded
             allowed_hosts=self.allowed_hosts,
             max_concurrent_requests=self.max_concurrent_requests,
+            max_held_body_bytes=self.max_held_body_bytes,
             facts_wait_s=0.05,
             stream_limits=self.stream_limits,
         )

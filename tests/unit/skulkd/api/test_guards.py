@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from protocol.data_frames import Started
+from protocol.data_frames import Finished, Started
 from protocol.state import SCOPES, ClusterSettings
 from skulkd.api.auth import ApiKey, includes, is_loopback, make_key
 from skulkd.api.connection import ConnectionLimits
@@ -14,7 +14,7 @@ from skulkd.api.origin import host_name
 from skulkd.api.routes import Services, build_routes
 from skulkd.runtime.tasks import Tasks
 from tests.support.api_harness import CHAT, Api, chat_body, until, with_api
-from tests.support.fake_ports import FakeDaemon, make_instance, make_state
+from tests.support.fake_ports import USAGE, FakeDaemon, make_instance, make_state
 
 LAN = {"x-forwarded-for": "192.0.2.7"}  # makes a loopback peer count as a stranger
 
@@ -417,6 +417,74 @@ def test_too_many_requests_are_refused_and_control_still_answers() -> None:
             task.cancel()
         await asyncio.wait(asking)
         await until(lambda: api.app.n_open == 0)
+
+    with_api(story, daemon)
+
+
+LARGE = 100_000
+LARGE_HEAD = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n"
+)
+CHUNKED_HEAD = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+
+
+def gated(max_held_body_bytes: int) -> tuple[FakeDaemon, asyncio.Event]:
+    """Make a daemon whose requests wait for a gate, with room for so much of their bodies."""
+    daemon = FakeDaemon()
+    daemon.max_held_body_bytes = max_held_body_bytes
+    gate = asyncio.Event()
+    daemon.inference.script = [Started(1), gate, Finished("stop", USAGE)]
+    return daemon, gate
+
+
+def test_bodies_that_do_not_fit_together_are_refused_before_they_are_read() -> None:
+    daemon, gate = gated(LARGE * 3 // 2)
+
+    async def story(api: Api) -> None:
+        held = asyncio.ensure_future(api.chat(user="x" * LARGE))
+        await until(lambda: api.daemon.inference.tasks != [])
+        refused = await api.raw(LARGE_HEAD, wait_s=0.3)
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert b"request.overloaded" in refused
+        assert b"retry-after: 1" in refused
+        small = asyncio.ensure_future(api.chat())  # is not counted
+        await until(lambda: len(api.daemon.inference.tasks) == 2)
+        gate.set()
+        assert (await held).status_code == 200
+        assert (await small).status_code == 200
+        assert (await api.chat(user="x" * LARGE)).status_code == 200
+
+    with_api(story, daemon)
+
+
+def test_a_body_that_has_not_come_yet_is_held_until_its_client_goes() -> None:
+    daemon, gate = gated(LARGE)
+    gate.set()
+
+    async def story(api: Api) -> None:
+        _, slow = await asyncio.open_connection("127.0.0.1", api.port)
+        slow.write(LARGE_HEAD)
+        await until(lambda: api.app.n_open == 1)
+        assert (await api.raw(LARGE_HEAD, wait_s=0.3)).startswith(b"HTTP/1.1 503")
+        slow.close()
+        await until(lambda: api.app.n_open == 0)
+        assert await api.raw(LARGE_HEAD, wait_s=0.1) == b""  # has room, and is waited for
+
+    with_api(story, daemon)
+
+
+def test_a_chunked_body_is_held_as_it_grows() -> None:
+    daemon, gate = gated(LARGE)
+    gate.set()
+
+    async def story(api: Api) -> None:
+        chunk = b"ea60\r\n" + b" " * 60_000 + b"\r\n"
+        assert await api.raw(CHUNKED_HEAD + chunk, wait_s=0.1) == b""
+        refused = await api.raw(CHUNKED_HEAD + chunk * 2, wait_s=0.3)
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert (await api.chat(user="x" * 90_000)).status_code == 200  # nothing is left behind
 
     with_api(story, daemon)
 
