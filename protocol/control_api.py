@@ -433,7 +433,10 @@ class ListenersDocument(ControlModel):
 
 
 class HealthDocument(ControlModel):
-    """`GET /health`: cheap, and always answered while the process lives."""
+    """`GET /health`: cheap, and always answered while the process lives.
+
+    Everyone is told `status` and who answers; the rest only who may `read`.
+    """
 
     status: HealthLevel
     node_id: NodeIdField
@@ -441,10 +444,10 @@ class HealthDocument(ControlModel):
     """New at each start of the daemon."""
     name: str
     version: str
-    durable: bool
+    durable: bool | None = None
     """False while the journal counts instead of writing: the disk failed."""
-    term: int
-    seq: int
+    term: int | None = None
+    seq: int | None = None
     reasons: tuple[HealthReasonView, ...] = ()
 
 

@@ -21,12 +21,12 @@ from protocol.errors import RequestError
 from protocol.events import SequencedEvent
 from protocol.ids import KeyId
 from protocol.state import ClusterState
-from skulkd.api.auth import make_key
+from skulkd.api.auth import includes, make_key
 from skulkd.api.control import mint, read_body
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.sse import SSE_HEADERS, EventStream
-from skulkd.api.views import event_view, health_document, state_document
+from skulkd.api.views import event_view, health_document, public_health, state_document
 
 _STATE_CACHE_S: Final = 0.25
 """Readings move once a second; a screen full of clients asks far more often."""
@@ -64,9 +64,10 @@ class OpsRoutes:
 
     async def health(self, request: Request) -> Answer:
         """`GET /health`."""
-        del request
         deps, face = self._deps, self._deps.face
         own = deps.health.node_health().get(face.node_id)
+        if not includes(request.principal.scope, "read"):
+            return json_reply(public_health(own, face=face))
         readings = deps.readings.readings
         return json_reply(health_document(deps.state.state, readings, own, face=face))
 

@@ -185,23 +185,29 @@ def _resources(
     )
 
 
-def health_document(
-    state: ClusterState, readings: Readings, health: NodeHealth | None, *, face: NodeFace
-) -> HealthDocument:
-    """Show this node's own health."""
-    own = readings.nodes.get(face.node_id)
-    view = node_health_view(health) if health else NodeHealthView(level="ok")
+def public_health(health: NodeHealth | None, *, face: NodeFace) -> HealthDocument:
+    """Show strangers that this node is there, and how well; reasons name paths and models."""
     return HealthDocument(
-        status=view.level,
+        status=_LEVELS[health.level] if health else "ok",
         node_id=face.node_id,
         boot_id=face.boot_id,
         name=face.name,
         version=face.version,
-        durable=own.journal_durable if own else True,
-        term=state.term,
-        seq=state.seq,
-        reasons=view.reasons,
     )
+
+
+def health_document(
+    state: ClusterState, readings: Readings, health: NodeHealth | None, *, face: NodeFace
+) -> HealthDocument:
+    """Show this node's own health to who may read it."""
+    own = readings.nodes.get(face.node_id)
+    known = {
+        "durable": own.journal_durable if own else True,
+        "term": state.term,
+        "seq": state.seq,
+        "reasons": node_health_view(health).reasons if health else (),
+    }
+    return public_health(health, face=face).model_copy(update=known)
 
 
 def event_view(sequenced: SequencedEvent) -> EventView:

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from protocol.data_frames import Finished, Started
+from protocol.nodes import HealthReason, NodeHealth
 from protocol.state import SCOPES, ClusterSettings
 from skulkd.api.auth import ApiKey, includes, is_loopback, make_key
 from skulkd.api.connection import ConnectionLimits
@@ -14,7 +15,7 @@ from skulkd.api.origin import host_name
 from skulkd.api.routes import Services, build_routes
 from skulkd.runtime.tasks import Tasks
 from tests.support.api_harness import CHAT, Api, chat_body, until, with_api
-from tests.support.fake_ports import USAGE, FakeDaemon, make_instance, make_state
+from tests.support.fake_ports import NODE, USAGE, FakeDaemon, make_instance, make_state
 
 LAN = {"x-forwarded-for": "192.0.2.7"}  # makes a loopback peer count as a stranger
 
@@ -89,6 +90,25 @@ def test_key_with_too_low_a_scope_is_refused_by_name() -> None:
         assert key not in refused.text
 
     with_api(story)
+
+
+def test_strangers_learn_how_well_the_node_is_but_not_why() -> None:
+    daemon = FakeDaemon()
+    reason = HealthReason(code="x", level="warning", message="/home/a is full", remediation="r")
+    daemon.health.nodes = {NODE: NodeHealth(level="warning", reasons=(reason,))}
+
+    async def story(api: Api) -> None:
+        for headers in (LAN, {**LAN, **bearer(key_of(daemon, "infer"))}):
+            assert (await api.client.get("/health", headers=headers)).json() == {
+                "status": "warn", "node_id": NODE, "boot_id": "boot1", "name": "alpha",
+                "version": "0.1.0", "durable": None, "term": None, "seq": None, "reasons": [],
+            }  # fmt: skip
+        for headers in ({}, {**LAN, **bearer(key_of(daemon, "read"))}):
+            told = (await api.client.get("/health", headers=headers)).json()
+            assert told["durable"] is True
+            assert told["reasons"][0]["message"] == reason.message
+
+    with_api(story, daemon)
 
 
 @pytest.mark.parametrize("name", ["authorization", "x-api-key"])
