@@ -88,6 +88,7 @@ class SimulatedCall:
     """
 
     def __init__(self, app: ApiApp, method: str, path: str, body: object = None) -> None:
+        self.app = app
         self.connection = SimulatedConnection()
         content = b"" if body is None else json.dumps(body).encode()
         scope: AsgiScope = {

@@ -77,6 +77,7 @@ class History:
         self._stopped: set[InstanceId] = set()
         self._since_s: dict[str, float] = {}
         self._is_healed = False
+        self._has_trouble = False
         self._loop = asyncio.get_running_loop()
 
     async def live(self) -> str:
@@ -146,7 +147,6 @@ class History:
             case Crash():
                 await self._crash(act)
             case Restart():
-                self._trouble("fine")
                 await self._node.stop()
                 await asyncio.sleep(act.down_s)
                 self.world.role = act.role
@@ -182,6 +182,7 @@ class History:
 
     def _trouble(self, kind: DiskTrouble) -> None:
         disk = self.world.disk
+        self._has_trouble = kind not in {"fine", "slow"}
         disk.sync_error = disk.write_error = None
         disk.sync_delay_s = 0.0
         disk.capacity_bytes = 1 << 40
@@ -218,12 +219,20 @@ class History:
         elif act.what == "daemon":
             world.machine.end_children()
         await self._node.die()
-        self._trouble("fine")
 
     async def _start(self) -> None:
         self._since_s.clear()
         self._node = SimulatedNode(self.world)
-        await self._node.begin()
+        try:
+            await self._node.begin()
+        except (OSError, SkulkError) as error:
+            if not self._has_trouble:
+                raise
+            self.told.append(f"the node did not start: {type(error).__name__}")
+            await self._node.die()
+            self._trouble("fine")
+            self._node = SimulatedNode(self.world)
+            await self._node.begin()
 
     def _instance(self, which: int) -> Instance | None:
         known = list(self._node.state.instances.values())
@@ -269,10 +278,9 @@ class History:
         match act.manner:
             case "cancel":
                 command_id = _command_id(call)
-                if not command_id:
+                if not command_id or call.is_over:
                     return CHAT_S
-                path = f"/v1/cancel/{command_id}"
-                cancel = SimulatedCall(self._node.app, "POST", path)
+                cancel = SimulatedCall(call.app, "POST", f"/v1/cancel/{command_id}")
                 await cancel.wait_over(ENDS_S)
                 return ENDS_S if cancel.connection.status == 200 else CHAT_S
             case "leave":

@@ -198,7 +198,6 @@ class SimulatedNode:
             for item in self.state.instances.values()
             if item.phase == "ready"
         )
-        self.app = create_app(self._dependencies(gateway))
         await gateway.submit(
             AdmitMember(
                 command_id=gateway.mint_command_id(),
@@ -208,6 +207,7 @@ class SimulatedNode:
                 role=world.role,
             )
         )
+        self.app = create_app(self._dependencies(gateway))
         self.worker.start()
 
     async def stop(self) -> None:

@@ -183,6 +183,7 @@ _ENDS: Final = (
     ExitStatus(exit_code=1),
     ExitStatus(exit_code=0),
 )
+_STRAY_SHARE: Final = 0.3
 _TROUBLES: Final[tuple[DiskTrouble, ...]] = ("fine", "slow", "sync fails", "write fails", "full")
 
 
@@ -191,20 +192,26 @@ def draw_history(seed: int) -> tuple[Step, ...]:
     # ruff: ignore[suspicious-non-cryptographic-random-usage]  a repeatable history is the aim
     chance = random.Random(seed)
     steps: list[Step] = [(chance.choice((0.0, 1.0)), Place(model=chance.choice(MODELS)))]
-    n_steps = chance.randrange(10, 70)
-    steps.extend((chance.choice(_PAUSES_S), _draw_act(chance)) for _ in range(n_steps))
+    placed = [step[1].model for step in steps if isinstance(step[1], Place)]
+    for _ in range(chance.randrange(10, 70)):
+        act = _draw_act(chance, placed)
+        if isinstance(act, Place):
+            placed.append(act.model)
+        steps.append((chance.choice(_PAUSES_S), act))
     return tuple(steps)
 
 
-def _draw_act(chance: random.Random) -> Act:
+def _draw_act(chance: random.Random, placed: list[str]) -> Act:
     model = chance.choice(MODELS)
+    # Most clients ask for what they have reason to believe in.
+    asked = model if chance.random() < _STRAY_SHARE else placed[-1]
     which = chance.randrange(4)
     drawn: dict[Callable[[], Act], int] = {
         lambda: Place(model=model): 16,
         lambda: Stop(which=which): 8,
         lambda: Retry(which=which): 5,
         lambda: Pull(model=model, what=chance.choice(("begin", "begin", "cancel", "remove"))): 6,
-        lambda: _draw_chat(chance, model): 34,
+        lambda: _draw_chat(chance, asked): 34,
         lambda: Temper(model=model, mood=chance.choice(_MOODS)): 16,
         lambda: Kill(which=which, by=chance.choice(_ENDS)): 7,
         lambda: Turn(weather=chance.choice(_WEATHERS)): 5,
