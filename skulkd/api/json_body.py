@@ -1,9 +1,13 @@
 """JSON from strangers: bounded in depth, values, numbers and loop time.
 
 The parser itself refuses NaN and Infinity, lone surrogates, integers of more than 4,300 digits and
-nesting beyond 200; measured on a 2-core x86_64 virtual machine, each in under 0.1 ms. What it would
-accept and we do not is checked here first. Duplicate keys are accepted and the last one wins, as in
-every client library; nothing before us reads the body, so there is no second opinion to disagree.
+nesting beyond 200, each in under 0.1 ms. What it would accept and we do not is checked here first.
+Duplicate keys are accepted and the last one wins, as in every client library; nothing before us
+reads the body, so there is no second opinion to disagree.
+
+Measured on a 2-core x86_64 virtual machine, no body of 8 MiB holds the interpreter, and with it the
+loop, for 50 ms at a stretch: the worst are 1,900 integers of 4,299 digits (42 ms), a string of
+nothing but escapes (22 ms) and a long plain one that must be stepped over (17 ms).
 """
 
 import re
@@ -21,9 +25,12 @@ the interpreter for 90 ms, in a thread or not."""
 OFF_LOOP_BYTES: Final = 64 * 1024
 """From here on a thread decodes: a hop costs some 0.1 ms, the worst body of this size 12 ms."""
 
-# A whole string, also an unterminated one, or one structural character. Possessive throughout: a
-# hostile body must not make it go back.
-_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]},]', re.DOTALL)
+# A string, also an unterminated one, or one structural character. Possessive throughout: a hostile
+# body must not make it go back. A match holds the interpreter, so a string of many escapes comes in
+# pieces: outside of strings JSON has no backslash, so what begins with one goes on with a string.
+TOKEN: Final = re.compile(
+    rb'(?:"|\\.)[^"\\]*+(?:\\.[^"\\]*+){0,4096}+(?:"|\\?\Z)?|[\[{\]},]', re.DOTALL
+)
 
 
 async def decode_object(body: bytes) -> dict[str, Any]:
@@ -65,7 +72,7 @@ def decode(body: bytes) -> object:
 def _scan(body: bytes) -> None:
     depth = 0
     n_values = 0
-    for match in _TOKEN.finditer(body):
+    for match in TOKEN.finditer(body):
         first = body[match.start()]
         if first in b"[{":
             depth += 1

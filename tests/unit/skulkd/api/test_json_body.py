@@ -7,7 +7,14 @@ import time
 import pytest
 
 from protocol.errors import RequestError
-from skulkd.api.json_body import MAX_DEPTH, MAX_VALUES, OFF_LOOP_BYTES, decode, decode_object
+from skulkd.api.json_body import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    OFF_LOOP_BYTES,
+    TOKEN,
+    decode,
+    decode_object,
+)
 
 
 def refusal_of(body: bytes) -> RequestError:
@@ -69,7 +76,8 @@ def test_the_loop_goes_on_while_a_large_body_is_decoded() -> None:
 
         watching = asyncio.ensure_future(watch())
         await asyncio.sleep(0.01)
-        for body in (b"[" + b"1," * 3_000_000 + b"1]", b"[]" * (4 << 20)):
+        escapes = b'{"a": "' + b"\\n[," * (2 << 20)
+        for body in (b"[" + b"1," * 3_000_000 + b"1]", b"[]" * (4 << 20), escapes):
             with pytest.raises(RequestError):
                 await decode_object(body)
         watching.cancel()
@@ -77,6 +85,14 @@ def test_the_loop_goes_on_while_a_large_body_is_decoded() -> None:
 
     # The gate is 50 ms on an idle machine; a busy one may take the watcher off the CPU meanwhile.
     assert asyncio.run(story()) < 0.25
+
+
+@pytest.mark.parametrize("end", ["", '\\"', "\\\\"])
+def test_a_string_of_many_escapes_is_looked_at_in_pieces_and_stays_one_string(end: str) -> None:
+    text = '{"a": "' + '[,\\n"'.replace('"', '\\"') * 50_000 + end + '"}'
+    pieces = list(TOKEN.finditer(text.encode()))
+    assert max(len(piece[0]) for piece in pieces) < len(text) / 10  # each holds the interpreter
+    assert decode(text.encode()) == json.loads(text)
 
 
 @pytest.mark.parametrize("depth", [1, MAX_DEPTH])
