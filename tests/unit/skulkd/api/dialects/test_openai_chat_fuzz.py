@@ -15,7 +15,7 @@ from protocol.data_frames import Chunk, Finished, Usage
 from protocol.errors import RequestError
 from protocol.ids import CommandId, ModelId
 from protocol.tasks import ChatTask
-from skulkd.api.dialects.openai_chat import parse_chat
+from skulkd.api.dialects.openai_chat import MAX_MESSAGES, parse_chat
 from skulkd.api.dialects.openai_chat_output import ChatAnswer, ChatStream
 
 COMMAND = CommandId("aaaaaa-aaaaaaaaaaaaaaaaaaaa")
@@ -77,6 +77,16 @@ def test_a_number_beyond_every_float_is_refused_by_name(name: str, number: int) 
         parse_chat({**body, name: number}, command_id=COMMAND)
     assert refused.value.details["param"] in {name, "stop[0]"}
     assert len(refused.value.message) < 200
+
+
+def test_more_messages_than_the_loop_can_read_at_once_are_refused() -> None:
+    message = {"role": "user", "content": "x"}
+    body: dict[str, Any] = {"model": "a/b", "messages": [message] * MAX_MESSAGES}
+    assert len(parse_chat(body, command_id=COMMAND).task.messages) == MAX_MESSAGES
+    body["messages"].append(message)
+    with pytest.raises(RequestError, match=f"{MAX_MESSAGES + 1} messages") as refused:
+        parse_chat(body, command_id=COMMAND)
+    assert refused.value.details["param"] == "messages"
 
 
 FULL: dict[str, Any] = {
