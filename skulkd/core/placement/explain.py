@@ -4,7 +4,7 @@ from typing import Final
 
 from protocol.errors import ErrorCode, PlacementError
 from protocol.ids import ModelId
-from protocol.placements import MemoryArithmetic, PlacementOutcome, Plan, Refusal
+from protocol.placements import MemoryArithmetic, PlacementOutcome, Refusal
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1024
@@ -41,27 +41,6 @@ def sum_text(memory: MemoryArithmetic) -> str:
         f"{memory.pool} has {size_text(memory.available_bytes)} available, "
         f"{size_text(memory.reserved_bytes)} of it reserved"
     )
-
-
-def plan_lines(plan: Plan, names: dict[str, str]) -> tuple[str, ...]:
-    """Write a plan as lines: what it is, then each node's sum.
-
-    Args:
-        plan: What to write.
-        names: Node names by id; a node without one is shown by its id.
-    """
-    head = f"{plan.backend}, context {plan.context_tokens}, slots {plan.slots}"
-    if plan.context_limited_by:
-        head += f" (limited by {plan.context_limited_by})"
-    lines = [head]
-    for shard in plan.shards:
-        name = names.get(shard.node_id, shard.node_id)
-        layers = f"layers {shard.layer_start}-{shard.layer_end - 1}"
-        left = size_text(shard.memory.headroom_bytes)
-        lines.append(f"{name}: {layers}: {sum_text(shard.memory)}; {left} left")
-    if plan.download_bytes:
-        lines.append(f"to fetch first: {size_text(plan.download_bytes)}")
-    return tuple(lines)
 
 
 def outcome_error(outcome: PlacementOutcome, model_id: ModelId) -> PlacementError:

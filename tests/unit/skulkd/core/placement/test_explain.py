@@ -1,11 +1,10 @@
 from protocol.placements import PlacementOutcome, Refusal
-from skulkd.core.placement.explain import outcome_error, plan_lines, size_text, sum_text
+from skulkd.core.placement.explain import outcome_error, size_text, sum_text
 from tests.support.builders import (
     GIB,
     MIB,
     MODEL,
     a_node_id,
-    a_plan,
     an_error,
     some_arithmetic,
 )
@@ -27,14 +26,6 @@ def test_the_sum_names_every_term() -> None:
         "weights 100.0 MiB + kv cache 8.0 MiB (8192 tokens) + overhead 64.0 MiB = 172.0 MiB; "
         "ram has 12.0 GiB available, 1.0 GiB of it reserved"
     )
-
-
-def test_a_plan_is_a_head_and_a_line_for_each_node() -> None:
-    made = a_plan().model_copy(update={"download_bytes": GIB, "context_limited_by": "the request"})
-    lines = plan_lines(made, {a_node_id(): "den"})
-    assert lines[0] == "scripted-cpu, context 8192, slots 1 (limited by the request)"
-    assert lines[1].startswith("den: layers 0-0: weights")
-    assert lines[2] == "to fetch first: 1.0 GiB"
 
 
 def test_missing_facts_outrank_refusals_and_may_be_retried() -> None:

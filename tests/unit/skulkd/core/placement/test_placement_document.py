@@ -6,14 +6,13 @@ from pathlib import Path
 from protocol.cards import card_digest
 from protocol.placements import PlacementOutcome, PlacementRequest
 from skulkd.core.placement.context import LADDER
-from skulkd.core.placement.explain import plan_lines
+from skulkd.core.placement.explain import size_text, sum_text
 from skulkd.core.placement.planner import plan
 from store.cards import parse_card
 from tests.support.builders import (
     GIB,
     MIB,
     a_member,
-    a_node_id,
     a_reading,
     a_state,
     an_engine,
@@ -42,7 +41,14 @@ def demo(*, context_tokens: int | None, available_bytes: int) -> PlacementOutcom
 
 def test_the_documented_plan_is_the_planners() -> None:
     made = demo(context_tokens=None, available_bytes=12 * GIB).plans[0]
-    for line in plan_lines(made, {a_node_id(): "den"}):
+    (shard,) = made.shards
+    for line in (
+        f"{made.backend}, context {made.context_tokens}, slots {made.slots}",
+        f"den, layers {shard.layer_start}-{shard.layer_end - 1}",
+        sum_text(shard.memory),
+        f"{size_text(shard.memory.headroom_bytes)} left",
+        f"{size_text(made.download_bytes)} to fetch first",
+    ):
         assert f"    {line}\n" in DOCUMENT
 
 
