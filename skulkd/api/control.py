@@ -199,14 +199,16 @@ class InstanceRoutes:
         for failure in state.placement_failures:
             if failure.instance_id == instance_id:
                 raise error_of(failure.error)
-        raise RequestError(
-            "request.not_found",
-            f"there is no instance {instance_id}",
-            remediation="See `skulk ps`.",
-        )
+        raise _unknown_instance(instance_id)
 
     async def _about(self, instance: Instance, command: Command, message: str) -> Reply:
-        reply = await self._deps.gateway.submit(command)
+        try:
+            reply = await self._deps.gateway.submit(command)
+        except PlacementError as error:
+            if instance.instance_id in self._deps.state.state.instances:
+                raise
+            # It went while this was under way; a moment later the answer would have been this.
+            raise _unknown_instance(instance.instance_id) from error
         accepted = CommandAccepted(
             message=message,
             command_id=command.command_id,
@@ -217,6 +219,14 @@ class InstanceRoutes:
             seq=reply.seq,
         )
         return json_reply(accepted, status=202)
+
+
+def _unknown_instance(instance_id: InstanceId) -> RequestError:
+    return RequestError(
+        "request.not_found",
+        f"there is no instance {instance_id}",
+        remediation="See `skulk ps`.",
+    )
 
 
 async def read_body(request: Request, kind: type[BodyT], *, is_optional: bool = False) -> BodyT:
