@@ -256,6 +256,7 @@ class Node:
         store: Store,
         worker: WorkerService,
     ) -> None:
+        """Serve; returns once our own port answers as us."""
         host, port = self._settings.api_address()
         choices_file = ChoicesFile(self._disk, self._home.path / "choices.json")
         choices = await run_blocking(choices_file.read)
@@ -267,8 +268,27 @@ class Node:
             await run_blocking(choices_file.write, Choices(open_host=open_host))
             door.want(open_host)
 
+        listeners = ApiListeners(server, replica, keep)
+        app = create_app(self._behind_api(gateway, replica, store, worker, door, listeners))
+        await server.start(app, port=port, host=host if is_local else None)
+        self._on_stop(stack, "api", _API_STOP_S, partial(server.close, _API_STOP_S))
+        self._tasks.start(door.run(), name="open door")
+        _log.info("serving at %s", ", ".join(server.urls()))
+        answering = host if host is not None and is_local else "127.0.0.1"
+        await wait_own_port(answering, server.port, boot_id=self._face.boot_id, clock=self._clock)
+
+    def _behind_api(
+        self,
+        gateway: LocalGateway,
+        replica: Replica,
+        store: Store,
+        worker: WorkerService,
+        door: OpenDoor,
+        listeners: ApiListeners,
+    ) -> ApiDependencies:
+        node_id = self._identity.node_id
         models = NodeModels(
-            node_id=self._identity.node_id,
+            node_id=node_id,
             store=store,
             models_dir=self._settings.models_dir,
             downloads=worker.transfers,
@@ -277,40 +297,32 @@ class Node:
             environment=os.environ,
             home=Path.home(),
         )
-        dependencies = ApiDependencies(
+        health = DerivedHealth(
+            node_id=node_id,
+            state=replica,
+            readings=self._table,
+            switches=lambda: self._switches(door),
+            clock=self._clock,
+        )
+        placements = PreviewService(
+            node_id=node_id, state=replica, readings=self._table, models=models, clock=self._clock
+        )
+        return ApiDependencies(
             face=self._face,
             clock=self._clock,
             tasks=self._tasks,
             gateway=gateway,
             state=replica,
             readings=self._table,
-            health=DerivedHealth(
-                node_id=self._identity.node_id,
-                state=replica,
-                readings=self._table,
-                switches=lambda: self._switches(door),
-                clock=self._clock,
-            ),
-            placements=PreviewService(
-                node_id=self._identity.node_id,
-                state=replica,
-                readings=self._table,
-                models=models,
-                clock=self._clock,
-            ),
+            health=health,
+            placements=placements,
             inference=worker,
             models=models,
-            listeners=ApiListeners(server, replica, keep),
+            listeners=listeners,
             random=self._random,
             allowed_hosts=self._settings.allowed_hosts,
             max_concurrent_requests=self._settings.max_concurrent_requests,
         )
-        await server.start(create_app(dependencies), port=port, host=host if is_local else None)
-        self._on_stop(stack, "api", _API_STOP_S, partial(server.close, _API_STOP_S))
-        self._tasks.start(door.run(), name="open door")
-        _log.info("serving at %s", ", ".join(server.urls()))
-        answering = host if host is not None and is_local else "127.0.0.1"
-        await wait_own_port(answering, server.port, boot_id=self._face.boot_id, clock=self._clock)
 
     def _switches(self, door: OpenDoor) -> Switches:
         return Switches(
