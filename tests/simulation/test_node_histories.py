@@ -24,6 +24,7 @@ from tests.support.simulated_story import (
     Temper,
     Turn,
     draw_history,
+    written,
 )
 
 N_SEEDS = 300
@@ -92,6 +93,14 @@ STORIES: dict[str, tuple[Step, ...]] = {
 """What failed once, and was repaired with the history as its test."""
 
 
+def test_a_story_is_told_as_the_source_that_makes_it() -> None:
+    mood = Mood(dies_at_s=1.0, dies_of=ExitStatus(signal="SIGILL"))
+    assert written((0.2, Temper(model="sim/play", mood=mood))) == (
+        "(0.2, Temper(model='sim/play', mood=Mood(dies_at_s=1.0, "
+        "dies_of=ExitStatus(signal='SIGILL'))))"
+    )
+
+
 @pytest.mark.parametrize("story", STORIES)
 def test_a_repaired_history_stays_repaired(story: str) -> None:
     for seed in range(5):
@@ -145,7 +154,7 @@ def test_a_node_keeps_its_promises(first_seed: int) -> None:
         steps = draw_history(seed)
         error = fault(seed, steps)
         if error is not None:
-            story = "\n".join(f"  {step!r}," for step in shrunk(seed, steps))
+            story = "\n".join(f"  {written(step)}," for step in shrunk(seed, steps))
             message = f"seed {seed}: {error}\nthe shortest story:\n{story}"
             raise AssertionError(message) from error
 

@@ -6,8 +6,8 @@ the steps that do not matter.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Final, Literal, cast, get_args
 
 from protocol.cards import ArtifactFile, ModelCard, PackageSource
 from protocol.nodes import Role
@@ -199,6 +199,20 @@ def draw_history(seed: int) -> tuple[Step, ...]:
             placed.append(act.model)
         steps.append((chance.choice(_PAUSES_S), act))
     return tuple(steps)
+
+
+def written(value: object) -> str:
+    """Write a step as the source that makes it, without what is as it is by default."""
+    if isinstance(value, tuple):
+        return f"({', '.join(written(item) for item in cast('tuple[object, ...]', value))})"
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    changed = [
+        f"{part.name}={written(getattr(value, part.name))}"
+        for part in fields(value)
+        if getattr(value, part.name) != part.default
+    ]
+    return f"{type(value).__name__}({', '.join(changed)})"
 
 
 def _draw_act(chance: random.Random, placed: list[str]) -> Act:
