@@ -205,9 +205,9 @@ class InstanceRoutes:
         try:
             reply = await self._deps.gateway.submit(command)
         except PlacementError as error:
-            if instance.instance_id in self._deps.state.state.instances:
+            if error.code != "placement.not_live" or not isinstance(command, StopInstance):
                 raise
-            # It went while this was under way; a moment later the answer would have been this.
+            # It has gone, and the replica has yet to hear of it; then the answer would be this.
             raise _unknown_instance(instance.instance_id) from error
         accepted = CommandAccepted(
             message=message,
