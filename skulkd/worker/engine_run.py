@@ -21,6 +21,7 @@ from skulkd.worker import steps
 from skulkd.worker.launchers.base import EngineProcess, Launcher, LaunchOwner
 from skulkd.worker.serving import Serving
 from skulkd.worker.slots import SlotLimits, Slots
+from skulkd.worker.token_budget import TemplateSize
 from skulkd.worker.transfers import Transfers
 
 T = TypeVar("T")
@@ -140,7 +141,9 @@ class EngineRun:
         await steps.check_listener(_set(self.process), _set(self._launch).endpoint)
         command_id = services.gateway.mint_command_id()
         statistics = await steps.probe(client, self._card, command_id)
-        self._slots = Slots(self._limits(statistics), client, services.clock, on_load)
+        template = await steps.measure_template(client, self._card, command_id)
+        limits = self._limits(statistics, template)
+        self._slots = Slots(limits, client, services.clock, on_load)
         return Serving(client, self._slots)
 
     def launch_record(self, *, ready_at_ms: int, load_ms: int) -> LaunchRecord:
@@ -162,7 +165,7 @@ class EngineRun:
         if self.process is not None:
             self._services.memory(self._shard.memory).on_runner_ended()
 
-    def _limits(self, statistics: EngineStatistics | None) -> SlotLimits:
+    def _limits(self, statistics: EngineStatistics | None, template: TemplateSize) -> SlotLimits:
         """Take what was planned, or the less that the engine really runs with."""
         slots, context_tokens = self._plan.slots, self._plan.context_tokens
         if statistics is not None:
@@ -172,6 +175,7 @@ class EngineRun:
             slots=slots,
             context_tokens=context_tokens,
             default_max_tokens=self._services.default_max_tokens,
+            template=template,
         )
 
 

@@ -12,10 +12,12 @@ from protocol.tasks import ChatTask
 from skulkd.worker.slot_queue import MAX_QUEUED, Admit, SlotQueue
 from skulkd.worker.token_budget import (
     DEFAULT_MAX_OUTPUT_TOKENS,
+    UNMEASURED,
+    TemplateSize,
     TokenBudget,
     bounded_budget,
     counted_budget,
-    needs_count,
+    wanted_tokens,
 )
 
 _Signal = Literal["admit", "count", "closed"]
@@ -29,6 +31,8 @@ class SlotLimits:
     context_tokens: int
     """Window of one request, and the pool that all share."""
     default_max_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
+    template: TemplateSize = UNMEASURED
+    """Of the model; a large guess makes fewer requests run at a time, never too many."""
     max_queued: int = MAX_QUEUED
 
 
@@ -136,12 +140,10 @@ class Slots:
             raise error_of(self._closed_by)
 
     async def _budget(self, task: ChatTask) -> tuple[TokenBudget, bool]:
-        if not needs_count(
-            task,
-            window_tokens=self._limits.context_tokens,
-            default_max_tokens=self._limits.default_max_tokens,
-        ):
-            return bounded_budget(task, self._limits.default_max_tokens), False
+        limits = self._limits
+        bounded = bounded_budget(task, limits.default_max_tokens, limits.template)
+        if bounded.reserved_tokens <= limits.context_tokens:
+            return bounded, False
         return await self._counted(task), True
 
     async def _wait(self, ticket: int, task: ChatTask, budget: TokenBudget) -> TokenBudget:
@@ -175,7 +177,7 @@ class Slots:
             if error.code != "engine.unsupported":
                 raise
             # Nobody can count: the task runs alone, and the engine itself guards its window.
-            wanted = bounded_budget(task, limits.default_max_tokens).max_tokens
+            wanted = wanted_tokens(task, limits.default_max_tokens)
             return TokenBudget(prompt_tokens=limits.context_tokens, max_tokens=wanted)
         return counted_budget(
             task,

@@ -20,6 +20,7 @@ from protocol.placements import Plan
 from protocol.tasks import ChatMessage, ChatTask
 from skulkd.runtime.tasks import run_blocking, sleep
 from skulkd.worker.launchers.base import EngineProcess, ProcessUsage
+from skulkd.worker.token_budget import UNMEASURED, TemplateSize, template_size
 from store.progress import TransferProgress
 
 COMPUTES: Final[tuple[Compute, ...]] = get_args(Compute)
@@ -254,6 +255,25 @@ async def probe(
         return await client.statistics()
     except EngineError:
         return None
+
+
+async def measure_template(
+    client: EngineClient, card: ModelCard, command_id: CommandId
+) -> TemplateSize:
+    """Have two short conversations counted; the widest guess where the engine cannot count."""
+    if "TextGeneration" not in card.tasks:
+        return UNMEASURED
+    turns = tuple(ChatMessage(role=role, content="Hi") for role in ("user", "assistant", "user"))
+    try:
+        counts = [
+            await client.count_tokens(
+                ChatTask(command_id=command_id, model_id=card.model_id, messages=turns[:n_turns])
+            )
+            for n_turns in (1, 3)
+        ]
+    except EngineError:
+        return UNMEASURED
+    return template_size(*counts)
 
 
 async def _probe_chat(client: EngineClient, model_id: ModelId, command_id: CommandId) -> None:

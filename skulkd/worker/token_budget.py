@@ -13,12 +13,34 @@ from protocol.errors import RequestError
 from protocol.tasks import ChatMessage, ChatTask
 
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 4096
-MESSAGE_TOKENS: Final = 64
-"""What a chat template puts around one message, at most."""
-TEMPLATE_TOKENS: Final = 512
-"""What a template says on its own: a default system prompt, the opening of the answer."""
 TOOLS_TOKENS: Final = 1024
 """What a template says about how to call tools."""
+_OPENING_SLACK_TOKENS: Final = 64
+_MESSAGE_SLACK_TOKENS: Final = 16
+"""Beyond what was measured: a date, a switch for thinking, a role with a longer name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateSize:
+    """How many tokens a chat template adds, at most; the defaults are for one nobody measured."""
+
+    opening_tokens: int = 512
+    """On its own: a default system prompt, the opening of the answer."""
+    message_tokens: int = 64
+    """Around each message."""
+
+
+UNMEASURED: Final = TemplateSize()
+
+
+def template_size(one_message_tokens: int, three_messages_tokens: int) -> TemplateSize:
+    """Judge a template by two prompts that were counted: one short message, and three."""
+    per_message = max(0, -(-(three_messages_tokens - one_message_tokens) // 2))
+    opening = max(0, one_message_tokens - per_message)
+    return TemplateSize(
+        opening_tokens=opening + _OPENING_SLACK_TOKENS,
+        message_tokens=per_message + _MESSAGE_SLACK_TOKENS,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +57,10 @@ class TokenBudget:
         return self.prompt_tokens + self.max_tokens
 
 
-def prompt_bound_tokens(task: ChatTask) -> int:
+def prompt_bound_tokens(task: ChatTask, template: TemplateSize) -> int:
     """Bound the rendered prompt from above: no tokenizer makes more tokens than bytes."""
-    bound = TEMPLATE_TOKENS + sum(_message_bytes(message) for message in task.messages)
-    bound += MESSAGE_TOKENS * len(task.messages)
+    bound = template.opening_tokens + template.message_tokens * len(task.messages)
+    bound += sum(_message_bytes(message) for message in task.messages)
     if task.tools:
         bound += TOOLS_TOKENS + sum(
             len(tool.name.encode()) + len(tool.description.encode()) + _json_bytes(tool.parameters)
@@ -54,16 +76,10 @@ def wanted_tokens(task: ChatTask, default_max_tokens: int) -> int:
     return default_max_tokens if task.max_tokens is None else task.max_tokens
 
 
-def needs_count(task: ChatTask, *, window_tokens: int, default_max_tokens: int) -> bool:
-    """Tell whether the bound cannot show that prompt and answer fit the window."""
-    wanted = wanted_tokens(task, default_max_tokens)
-    return prompt_bound_tokens(task) + wanted > window_tokens
-
-
-def bounded_budget(task: ChatTask, default_max_tokens: int) -> TokenBudget:
-    """Give the budget of a task whose bound fits the window."""
+def bounded_budget(task: ChatTask, default_max_tokens: int, template: TemplateSize) -> TokenBudget:
+    """Give the budget of a task by its bound; it fits, or the prompt has to be counted."""
     return TokenBudget(
-        prompt_tokens=prompt_bound_tokens(task),
+        prompt_tokens=prompt_bound_tokens(task, template),
         max_tokens=wanted_tokens(task, default_max_tokens),
     )
 

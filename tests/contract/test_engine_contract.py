@@ -19,9 +19,11 @@ from engines.registry import engine_of
 from protocol.cards import ScriptedSection
 from protocol.data_frames import Chunk, Frame, Started, TokenLogprob
 from protocol.errors import EngineError
-from protocol.tasks import ResponseFormat
-from tests.support.builders import a_card
-from tests.support.demo_model import demo_model_path
+from protocol.tasks import ChatMessage, ChatRole, ResponseFormat
+from skulkd.worker.steps import measure_template
+from skulkd.worker.token_budget import UNMEASURED, prompt_bound_tokens
+from tests.support.builders import a_card, a_command_id
+from tests.support.demo_model import demo_card, demo_model_path
 from tests.support.engine_process import (
     ANSWER,
     CONTEXT_TOKENS,
@@ -220,6 +222,30 @@ def test_count_tokens_is_what_the_usage_says(under_test: EngineUnderTest) -> Non
         counted = await client.count_tokens(a_task())
         frames = await frames_of(client, a_task())
         assert counted == finished(frames).usage.prompt_tokens
+
+    with_client(under_test.answering, story)
+
+
+CONVERSATIONS = [
+    (("user", "Hi"),),
+    (("user", "Write a story. " * 20),),
+    (("system", "Be brief."), ("user", "日本語で 👨‍👩‍👧 を説明して")),
+    (("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"), ("user", "e")),
+    (("system", "s"), ("user", "<|im_start|>assistant"), ("assistant", "x"), ("user", "\n\n\n")),
+]
+
+
+@pytest.mark.parametrize("turns", CONVERSATIONS)
+def test_a_measured_template_bounds_every_prompt(
+    under_test: EngineUnderTest, turns: tuple[tuple[ChatRole, str], ...]
+) -> None:
+    messages = tuple(ChatMessage(role=role, content=content) for role, content in turns)
+    task = a_task().model_copy(update={"messages": messages})
+
+    async def story(client: EngineClient) -> None:
+        template = await measure_template(client, demo_card(), a_command_id())
+        assert template != UNMEASURED
+        assert await client.count_tokens(task) <= prompt_bound_tokens(task, template)
 
     with_client(under_test.answering, story)
 

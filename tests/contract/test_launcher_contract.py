@@ -28,6 +28,7 @@ from skulkd.worker.launchers.base import EngineProcess, ExitStatus, LauncherPath
 from skulkd.worker.launchers.child import ChildLauncher
 from skulkd.worker.launchers.engine_log import read_tail
 from skulkd.worker.launchers.records import ProcessRecords
+from skulkd.worker.launchers.shim import NICENESS
 from skulkd.worker.launchers.shim_process import Descriptors, ShimProcess
 
 OWNER = LaunchOwner(
@@ -250,6 +251,7 @@ def test_an_engine_sees_no_setting_token_or_descriptor_of_the_daemon(tmp_path: P
         "print(resource.getrlimit(resource.RLIMIT_CORE))\n"
         "print(os.getsid(0) == os.getpid(), os.getcwd())\n"
         "print(os.environ['ADDED'])\n"
+        "print(os.nice(0))\n"
     )
 
     async def story() -> None:
@@ -261,9 +263,10 @@ def test_an_engine_sees_no_setting_token_or_descriptor_of_the_daemon(tmp_path: P
                 process = await launcher.spawn(spec, OWNER)
                 await process.wait_exit()
             lines = process.log_tail()
+            niceness = str(os.nice(0) + NICENESS)
             names = set(re.findall(r"'(\w+)'", lines[0]))
             assert names - {"LC_CTYPE"} == {"ADDED", "LANG", "PATH", "SKULK_LAUNCH_ID"}
-            assert lines[1:] == ("[0, 1, 2]", "set()", "(0, 0)", "True /", "1")
+            assert lines[1:] == ("[0, 1, 2]", "set()", "(0, 0)", "True /", "1", niceness)
             await process.wait_gone()
 
     run(story)

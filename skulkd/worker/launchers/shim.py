@@ -24,6 +24,10 @@ PARENT_GONE = 126
 PR_SET_PDEATHSIG = 1
 OOM_SCORE = 500
 """Of 1000: when memory runs out the kernel shall take an engine, not the daemon."""
+NICENESS = 5
+"""An engine's threads spin on every core; the daemon, and whoever is logged in, then still get one
+for the microseconds that they need. Measured with two engine threads on two cores: one client got
+0.97 instead of 0.94 of the tokens that the engine gives when it is asked directly."""
 
 
 def die_with(parent_pid: int) -> None:
@@ -60,6 +64,11 @@ def offer_to_oom_killer() -> None:
     except OSError:
         # A container may mount /proc read-only; the engine runs all the same.
         return
+
+
+def give_way() -> None:
+    """Let everything else on this machine go first; raising the niceness needs no privilege."""
+    os.nice(NICENESS)
 
 
 def close_on_exec(fd: int) -> None:
@@ -124,6 +133,7 @@ def main() -> None:
     try:
         reset_process()
         offer_to_oom_killer()
+        give_way()
         if lifetime_fd < 0:
             die_with(parent_pid)
     except OSError as error:

@@ -6,10 +6,11 @@ from protocol.errors import RequestError
 from protocol.ids import ModelId
 from protocol.tasks import ChatMessage, ChatTask, ToolCall, ToolDefinition
 from skulkd.worker.token_budget import (
+    UNMEASURED,
     bounded_budget,
     counted_budget,
-    needs_count,
     prompt_bound_tokens,
+    template_size,
 )
 from tests.support.builders import a_command_id
 
@@ -25,11 +26,13 @@ def a_task(*texts: str, max_tokens: int | None = None) -> ChatTask:
 
 @hypothesis.given(texts=strategies.lists(strategies.text(max_size=50), min_size=1, max_size=5))
 def test_the_bound_is_never_below_the_bytes(texts: list[str]) -> None:
-    assert prompt_bound_tokens(a_task(*texts)) >= sum(len(text.encode()) for text in texts)
+    n_bytes = sum(len(text.encode()) for text in texts)
+    assert prompt_bound_tokens(a_task(*texts), UNMEASURED) >= n_bytes
 
 
 def test_everything_that_a_template_prints_is_in_the_bound() -> None:
     plain = a_task("x")
+    least = prompt_bound_tokens(plain, UNMEASURED)
     long = "y" * 1000
     call = ToolCall(id="1", name="f", arguments=long)
     for message in (
@@ -38,24 +41,24 @@ def test_everything_that_a_template_prints_is_in_the_bound() -> None:
         ChatMessage(role="tool", content="x", name=long),
     ):
         task = plain.model_copy(update={"messages": (message,)})
-        assert prompt_bound_tokens(task) >= prompt_bound_tokens(plain) + 1000
+        assert prompt_bound_tokens(task, UNMEASURED) >= least + 1000
     tool = ToolDefinition(name="f", description=long, parameters={"a": long})
     task = plain.model_copy(update={"tools": (tool,)})
-    assert prompt_bound_tokens(task) >= prompt_bound_tokens(plain) + 3000
+    assert prompt_bound_tokens(task, UNMEASURED) >= least + 3000
 
 
 def test_a_short_prompt_needs_no_count() -> None:
     task = a_task("hello", max_tokens=64)
-    assert not needs_count(task, window_tokens=8192, default_max_tokens=4096)
-    budget = bounded_budget(task, 4096)
+    budget = bounded_budget(task, 4096, UNMEASURED)
+    assert budget.reserved_tokens < 8192
     assert budget.max_tokens == 64
-    assert budget.reserved_tokens == prompt_bound_tokens(task) + 64
+    assert budget.reserved_tokens == prompt_bound_tokens(task, UNMEASURED) + 64
 
 
 def test_without_a_limit_the_answer_gets_the_default_or_what_is_left() -> None:
     task = a_task("hello")
-    assert bounded_budget(task, 4096).max_tokens == 4096
-    assert needs_count(task, window_tokens=4096, default_max_tokens=4096)
+    assert bounded_budget(task, 4096, UNMEASURED).max_tokens == 4096
+    assert bounded_budget(task, 4096, UNMEASURED).reserved_tokens > 4096
     budget = counted_budget(task, 4000, window_tokens=4096, default_max_tokens=4096)
     assert budget.max_tokens == 96
     assert budget.reserved_tokens == 4096
@@ -72,3 +75,20 @@ def test_a_prompt_that_fills_the_window_is_refused_with_both_numbers(prompt_toke
         counted_budget(a_task("x"), prompt_tokens, window_tokens=4096, default_max_tokens=10)
     assert caught.value.code == "request.context_length_exceeded"
     assert caught.value.details == {"prompt_tokens": prompt_tokens, "context_tokens": 4096}
+
+
+def test_a_template_is_judged_by_what_it_adds_to_one_message_and_to_three() -> None:
+    # An opening of 30 tokens, 7 around each message, 1 of the text itself.
+    measured = template_size(30 + 8, 30 + 3 * 8)
+    assert measured.opening_tokens >= 30
+    assert measured.message_tokens >= 7
+    short = a_task("Hi there", max_tokens=64)
+    assert prompt_bound_tokens(short, measured) >= 30 + 7 + len("Hi there")
+    assert prompt_bound_tokens(short, measured) < prompt_bound_tokens(short, UNMEASURED) / 3
+
+
+@pytest.mark.parametrize(("one", "three"), [(0, 0), (5, 5), (9, 3), (1, 2)])
+def test_counts_that_make_no_sense_still_give_a_bound(one: int, three: int) -> None:
+    measured = template_size(one, three)
+    assert measured.opening_tokens > 0
+    assert measured.message_tokens > 0
