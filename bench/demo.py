@@ -81,6 +81,7 @@ class Demo:
         process = subprocess.Popen(
             [str(SCRIPTS / "skulk"), *arguments],
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # one stream, so that it is shown in the order it was said
             stdin=subprocess.DEVNULL,
             env=self.environment,
         )

@@ -99,8 +99,9 @@ class UpstreamClient:
         try:
             response = await self._http.request("GET", "/health", quiet_s=CONTROL_QUIET_S)
             body = await _whole(response, MAX_REFUSAL_BYTES)
-        except EngineError as error:
-            return LoadStatus(loaded=False, note=error.message)
+        except EngineError:
+            # Until it listens, a refused connection is the ordinary case and says nothing new.
+            return LoadStatus(loaded=False, note="the engine does not listen yet")
         if response.status == _OK:
             return LoadStatus(loaded=True, done_ratio=1.0)
         if response.status != _UNAVAILABLE:
