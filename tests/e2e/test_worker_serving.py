@@ -115,7 +115,7 @@ def test_stopping_an_instance_ends_streams_and_queue_and_spares_other_instances(
             stopped = await worker.place_ready(SLOW, context_tokens=8192)
             other = await worker.place_ready(other_card, context_tokens=8192)
             clients = await streaming(worker, stopped, 1)
-            queued = Client(worker, stopped, worker.task(max_tokens=4000))
+            queued = Client(worker, stopped, worker.task(max_tokens=5000))
             (spared,) = await streaming(worker, other, 1)
             await worker.wait_for(lambda: worker.table.readings.instances[stopped].queued == 1)
             asked_at = time.monotonic()
