@@ -25,10 +25,10 @@ CONFIGURATION = ROOT / "docs" / "configuration.md"
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 
 MACHINE = re.compile(
-    r"/work/|/root/|\.\./shared|/opt/(wheels|pypi)"
-    r"|\b(pypi|pythonhosted|npmjs|debian)\.(org|com)\b"
+    r"(?<![\w./<{])/(root|work|home/(?!me\b|op\b|linuxbrew\b)\w+|opt/(?!homebrew)\w+)/"
+    r"|//(?:\w+\.)*(?!pip\.)py\w+\.org|//registry\."
 )
-"""Paths of one developer's machine, and hosts of package registries."""
+"""Folders of one developer's machine, and addresses of package registries."""
 
 
 def test_every_error_code_is_documented_and_nothing_else() -> None:
