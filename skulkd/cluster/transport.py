@@ -9,6 +9,7 @@ What a plane does when it is full belongs to the plane:
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from protocol.ids import NodeId
@@ -39,8 +40,28 @@ MAX_QUEUED_BYTES: Final[Mapping[Plane, int]] = {
 Refusal = Literal["unknown_peer", "too_large", "queue_full", "closed"]
 """Why a payload was not taken."""
 
+LinkState = Literal["connecting", "up", "silent", "refused", "incompatible"]
+"""How the way to a peer is: dialled and never answered; open; broken without a word; nobody
+listens there any more (its process has ended); it speaks another wire version."""
+
 OnReceive = Callable[[NodeId, bytes], None]
 """Called on the event loop with the sender and the payload; must not block or raise."""
+
+
+OnLink = Callable[[NodeId, LinkState], None]
+"""Called on the event loop when a link changes; must not block or raise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Whom to dial and to admit."""
+
+    node_id: NodeId
+    public_key: bytes
+    """32 bytes; `node_id` follows from it."""
+    addresses: tuple[str, ...] = ()
+    """`HOST:BASE`, best first; its three ports are BASE, BASE+1 and BASE+2. A peer without an
+    address is admitted and not dialled: it is answered once it has dialled us."""
 
 
 class Transport(Protocol):
@@ -57,6 +78,18 @@ class Transport(Protocol):
 
     def peers(self) -> tuple[NodeId, ...]:
         """Name the other nodes that payloads can be sent to now, sorted."""
+        ...
+
+    def link(self, peer: NodeId) -> LinkState:
+        """Say how the way to a peer is, over all ports; `connecting` for one never heard of."""
+        ...
+
+    def set_peers(self, peers: Mapping[NodeId, Peer]) -> None:
+        """Dial and admit exactly these from now on, in place of those named before.
+
+        One that is no longer named is sent nothing more, nothing of it is delivered any more, and
+        its connections are cut within 5 s. Links of peers that stay are not disturbed.
+        """
         ...
 
     def send(
@@ -78,6 +111,17 @@ class Transport(Protocol):
         """Name who gets a plane's payloads; one receiver a plane, the last one named.
 
         Payloads of a plane without a receiver are dropped.
+        """
+        ...
+
+    def on_link(self, watcher: OnLink) -> None:
+        """Add one who is told whenever a link changes."""
+        ...
+
+    async def wait_room(self, peer: NodeId, plane: Plane) -> None:
+        """Wait until a payload of the largest size would be taken; returns when the peer is gone.
+
+        For producers that pause rather than fail (data, files).
         """
         ...
 
