@@ -12,14 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
+from protocol.envelope import MAX_PAYLOAD_BYTES, MAX_QUEUED_BYTES, Plane
 from protocol.ids import NodeId
-from skulkd.cluster.transport import (
-    MAX_PAYLOAD_BYTES,
-    MAX_QUEUED_BYTES,
-    OnReceive,
-    Plane,
-    Refusal,
-)
+from skulkd.cluster.transport import OnReceive, Refusal
 
 _REPLACING_PLANES: Final[frozenset[Plane]] = frozenset({"election", "telemetry"})
 

@@ -10,32 +10,10 @@ What a plane does when it is full belongs to the plane:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Literal, Protocol
 
+from protocol.envelope import Plane
 from protocol.ids import NodeId
-
-Plane = Literal["election", "control", "events", "telemetry", "data", "files"]
-"""Traffic that must not hold up other traffic."""
-
-MAX_PAYLOAD_BYTES: Final[Mapping[Plane, int]] = {
-    "election": 64 << 10,
-    "control": 4 << 20,
-    "events": 1 << 20,
-    "telemetry": 256 << 10,
-    "data": 1 << 20,
-    "files": 1 << 20,
-}
-"""Of one payload. A longer one is refused where it is sent."""
-
-MAX_QUEUED_BYTES: Final[Mapping[Plane, int]] = {
-    "election": 256 << 10,
-    "control": 16 << 20,
-    "events": 16 << 20,
-    "telemetry": 1 << 20,
-    "data": 8 << 20,
-    "files": 8 << 20,
-}
-"""Towards one peer. Two payloads of any plane fit."""
 
 Refusal = Literal["unknown_peer", "too_large", "queue_full", "closed"]
 """Why a payload was not taken."""

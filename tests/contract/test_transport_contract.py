@@ -7,14 +7,10 @@ from typing import Any, get_args
 
 import pytest
 
+from protocol.envelope import MAX_PAYLOAD_BYTES, MAX_QUEUED_BYTES, Plane
 from protocol.ids import NodeId, node_id_of
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork
-from skulkd.cluster.transport import (
-    MAX_PAYLOAD_BYTES,
-    MAX_QUEUED_BYTES,
-    Plane,
-    Transport,
-)
+from skulkd.cluster.transport import Transport
 from skulkd.runtime.tasks import sleep
 from skulkd.runtime.virtual_time import run_virtual
 
