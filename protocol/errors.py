@@ -33,6 +33,7 @@ ErrorCode = Literal[
     "cluster.not_durable",
     "cluster.journal_corrupt",
     "cluster.stopping",
+    "cluster.join_failed",
     "placement.unknown_model",
     "placement.no_fit",
     "placement.no_backend",

@@ -31,6 +31,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "cluster.not_durable": 503,
     "cluster.journal_corrupt": 500,
     "cluster.stopping": 503,
+    "cluster.join_failed": 502,
     "placement.unknown_model": 404,
     "placement.no_fit": 400,
     "placement.no_backend": 400,

@@ -6,12 +6,16 @@ to be admitted, and nothing else. Nothing of a guest ever reaches a plane.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
+from protocol.errors import ClusterError
 from skulkd.runtime.identity import KeyPair
 
 MAX_GUEST_BYTES: Final = 64 << 10
 """Of one payload from or to a guest."""
+
+JoinStage = Literal["no_route", "nobody_listens", "not_the_server", "key_refused", "no_answer"]
+"""How far a guest came."""
 
 GuestReply = Callable[[bytes], None]
 """Answers on the connection that the guest has made; a guest that has left hears nothing."""
@@ -78,3 +82,52 @@ class GuestDialler(Protocol):
                 the key was refused, or no answer.
         """
         ...
+
+
+def join_failed(stage: JoinStage, host: str, port: int, *, reason: str = "") -> ClusterError:
+    """Say how far a guest came, in words an operator can act on.
+
+    Args:
+        stage: Where it ended.
+        host: What was dialled.
+        port: The election port there.
+        reason: What the system said.
+    """
+    what, remedy = _STAGES[stage]
+    said = f": {reason}" if reason else ""
+    return ClusterError(
+        "cluster.join_failed",
+        what.format(host=host, port=port) + said,
+        remediation=remedy.format(host=host, port=port, last=port + 2),
+        details={"stage": stage, "host": host, "port": port},
+    )
+
+
+_STAGES: Final[dict[JoinStage, tuple[str, str]]] = {
+    "no_route": (
+        "outgoing: no connection to {host} port {port}",
+        (
+            "Check that both machines are on one network, and let the ports {port} to {last} into "
+            "{host}; for example there: sudo ufw allow {port}:{last}/tcp"
+        ),
+    ),
+    "nobody_listens": (
+        "outgoing: nobody listens at {host} port {port}",
+        "Start skulkd there, or ask for the port that it uses: skulk cluster members",
+    ),
+    "not_the_server": (
+        "who answers at {host} port {port} does not have the key that was expected",
+        "Another node may have that address by now: make a new invitation on a member.",
+    ),
+    "key_refused": (
+        "the node at {host} port {port} refused the key of this invitation",
+        (
+            "It has expired or been used, or belongs to another cluster: make a new one with "
+            "skulk cluster invite"
+        ),
+    ),
+    "no_answer": (
+        "the node at {host} port {port} let this one in and did not answer in time",
+        "Look at its log (skulk logs there), and try again.",
+    ),
+}

@@ -8,19 +8,20 @@ What a plane does when it is full belongs to the plane:
     control, events, data, files   the payload is refused with `queue_full`
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from protocol.envelope import Plane
 from protocol.ids import NodeId
 
-Refusal = Literal["unknown_peer", "too_large", "queue_full", "closed"]
-"""Why a payload was not taken."""
+Refusal = Literal["unknown_peer", "no_link", "too_large", "queue_full", "closed"]
+"""Why a payload was not taken: nobody of that id is named; the way to it is not open now; and so
+on. Nothing is kept for a peer until it comes back: it would act on a wish of long ago."""
 
 LinkState = Literal["connecting", "up", "silent", "refused", "incompatible"]
-"""How the way to a peer is: dialled and never answered; open; broken without a word; nobody
-listens there any more (its process has ended); it speaks another wire version."""
+"""How the way to a peer is: never open so far, or not admitted there; open; broken without a word;
+nobody listens there any more (its process has ended); it speaks another wire version."""
 
 OnReceive = Callable[[NodeId, bytes], None]
 """Called on the event loop with the sender and the payload; must not block or raise."""
@@ -55,7 +56,7 @@ class Transport(Protocol):
         ...
 
     def peers(self) -> tuple[NodeId, ...]:
-        """Name the other nodes that payloads can be sent to now, sorted."""
+        """Name the nodes that payloads can be sent to now: those whose link is up, sorted."""
         ...
 
     def link(self, peer: NodeId) -> LinkState:
@@ -105,4 +106,33 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Take and deliver nothing more; idempotent."""
+        ...
+
+
+class ClusterPorts(Protocol):
+    """The three ports of a node: closed at first, and open once it has a reason to be."""
+
+    @property
+    def base_port(self) -> int | None:
+        """The first of the three ports; None while they are closed."""
+        ...
+
+    async def open(self, hosts: Sequence[str], base_port: int) -> int:
+        """Listen on three ports in a row on each of the addresses; also anew on other addresses.
+
+        Args:
+            hosts: IP addresses of this machine.
+            base_port: The first; 0 picks three that are free.
+
+        Returns:
+            The first port.
+
+        Raises:
+            ConfigError: `config.port_busy`, naming the port and who holds it; `config.invalid`, an
+                address is not this machine's. Nothing is open then.
+        """
+        ...
+
+    async def close_ports(self) -> None:
+        """Listen nowhere, and dial nobody until opened again; idempotent."""
         ...
