@@ -7,9 +7,16 @@ from pydantic import Field, StringConstraints, TypeAdapter
 from protocol.base import FrozenModel
 from protocol.cards import ModelCard
 from protocol.errors import ErrorBody
-from protocol.ids import CommandIdField, InstanceIdField, KeyIdField, ModelIdField, NodeIdField
+from protocol.ids import (
+    CommandIdField,
+    InstanceIdField,
+    KeyIdField,
+    ModelIdField,
+    NodeIdField,
+    TokenIdField,
+)
 from protocol.instances import LaunchRecord, Phase
-from protocol.nodes import NodeCapabilities, NodeFacts, Role
+from protocol.nodes import AddressField, NodeCapabilities, NodeFacts, PublicKeyField, Role
 from protocol.placements import PlacementRequest, Plan
 from protocol.state import ClusterSettings, Scope
 
@@ -24,8 +31,69 @@ class AdmitMember(FrozenModel):
     node_id: NodeIdField
     name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     public_key: str
-    addresses: tuple[str, ...] = ()
+    addresses: Annotated[tuple[AddressField, ...], Field(max_length=16)] = ()
+    api_port: Annotated[int, Field(ge=0, le=65535)] = 0
     role: Role = "full"
+    token_id: TokenIdField | None = None
+    """The invitation it comes by. Without one, only a node that is a member already, or the first
+    of a cluster, is admitted: it renews what is known of it, and is present again."""
+
+
+class ReportLoss(FrozenModel):
+    """The master itself has not heard a member for too long."""
+
+    kind: Literal["report_loss"] = "report_loss"
+    command_id: CommandIdField
+    node_id: NodeIdField
+    silent_ms: int
+    """How long the master had not heard it."""
+    is_refused: bool
+    """Its machine answered that nobody listens any more."""
+
+
+class ReportLeave(FrozenModel):
+    """A node says goodbye: it stops or is suspended, and has no vote until it is back."""
+
+    kind: Literal["report_leave"] = "report_leave"
+    command_id: CommandIdField
+    node_id: NodeIdField
+
+
+class RemoveMember(FrozenModel):
+    """Take a node out of the cluster for good; its key opens nothing any more."""
+
+    kind: Literal["remove_member"] = "remove_member"
+    command_id: CommandIdField
+    node_id: NodeIdField
+
+
+class CreateJoinToken(FrozenModel):
+    """Make an invitation valid; only the public half of its key travels."""
+
+    kind: Literal["create_join_token"] = "create_join_token"
+    command_id: CommandIdField
+    token_id: TokenIdField
+    public_key: PublicKeyField
+    inviter: NodeIdField
+    token_kind: Literal["token", "code"]
+    expires_at_ms: int
+    uses: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+class RevokeJoinToken(FrozenModel):
+    """Make an invitation invalid."""
+
+    kind: Literal["revoke_join_token"] = "revoke_join_token"
+    command_id: CommandIdField
+    token_id: TokenIdField
+
+
+class SettleTerm(FrozenModel):
+    """The master of a minority term is followed by a majority now."""
+
+    kind: Literal["settle_term"] = "settle_term"
+    command_id: CommandIdField
+    term: int
 
 
 class ReportFacts(FrozenModel):
@@ -158,6 +226,12 @@ class ChangeSettings(FrozenModel):
 
 Command = Annotated[
     AdmitMember
+    | ReportLoss
+    | ReportLeave
+    | RemoveMember
+    | CreateJoinToken
+    | RevokeJoinToken
+    | SettleTerm
     | ReportFacts
     | PlaceInstance
     | StopInstance

@@ -17,10 +17,11 @@ from protocol.ids import (
     KeyIdField,
     ModelIdField,
     NodeIdField,
+    TokenIdField,
 )
 from protocol.instances import Instance, InstanceFailure, LaunchRecord, RunnerStatus
 from protocol.nodes import Member, NodeCapabilities, NodeFacts
-from protocol.state import ApiKey, ClusterSettings, DownloadOutcome, PlacementFailure
+from protocol.state import ApiKey, ClusterSettings, DownloadOutcome, JoinToken, PlacementFailure
 
 
 class ClusterFounded(FrozenModel):
@@ -35,6 +36,14 @@ class MasterElected(FrozenModel):
 
     kind: Literal["master_elected"] = "master_elected"
     master: NodeIdField
+    is_minority: bool = False
+    """Half of the voters or fewer elected it."""
+
+
+class TermSettled(FrozenModel):
+    """A majority follows the master that a minority had elected."""
+
+    kind: Literal["term_settled"] = "term_settled"
 
 
 class MemberJoined(FrozenModel):
@@ -42,6 +51,52 @@ class MemberJoined(FrozenModel):
 
     kind: Literal["member_joined"] = "member_joined"
     member: Member
+    token_id: TokenIdField | None = None
+    """The invitation that this used up by one."""
+
+
+class MemberLost(FrozenModel):
+    """A member was not heard of for too long; it keeps its vote and returns by itself."""
+
+    kind: Literal["member_lost"] = "member_lost"
+    node_id: NodeIdField
+    silent_ms: int
+    is_refused: bool
+
+
+class MemberLeft(FrozenModel):
+    """A member said goodbye; it has no vote until it is back."""
+
+    kind: Literal["member_left"] = "member_left"
+    node_id: NodeIdField
+
+
+class MemberReturned(FrozenModel):
+    """A member that was lost or had left takes part again."""
+
+    kind: Literal["member_returned"] = "member_returned"
+    node_id: NodeIdField
+
+
+class MemberRemoved(FrozenModel):
+    """An operator took a member out for good."""
+
+    kind: Literal["member_removed"] = "member_removed"
+    node_id: NodeIdField
+
+
+class JoinTokenCreated(FrozenModel):
+    """An invitation is valid from here on."""
+
+    kind: Literal["join_token_created"] = "join_token_created"
+    token: JoinToken
+
+
+class JoinTokenRevoked(FrozenModel):
+    """An invitation is valid no more, or was forgotten because it had expired."""
+
+    kind: Literal["join_token_revoked"] = "join_token_revoked"
+    token_id: TokenIdField
 
 
 class MemberFactsReported(FrozenModel):
@@ -151,7 +206,14 @@ class SettingsChanged(FrozenModel):
 Event = Annotated[
     ClusterFounded
     | MasterElected
+    | TermSettled
     | MemberJoined
+    | MemberLost
+    | MemberLeft
+    | MemberReturned
+    | MemberRemoved
+    | JoinTokenCreated
+    | JoinTokenRevoked
     | MemberFactsReported
     | InstancePlaced
     | PlacementFailed

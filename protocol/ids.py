@@ -25,6 +25,8 @@ ClusterId = NewType("ClusterId", str)
 """`k` and 16 base32 letters."""
 KeyId = NewType("KeyId", str)
 """`key-` and 8 base32 letters: the public half of an API key's name."""
+TokenId = NewType("TokenId", str)
+"""`join-` and 8 base32 letters: the public name of an invitation."""
 Digest = NewType("Digest", str)
 """64 lower-case hexadecimal digits: a SHA-256."""
 
@@ -32,6 +34,7 @@ NODE_ID_PATTERN = r"^n[a-z2-7]{16}$"
 COMMAND_ID_PATTERN = r"^[a-z2-7]{6}-[a-z2-7]{20}$"
 CLUSTER_ID_PATTERN = r"^k[a-z2-7]{16}$"
 KEY_ID_PATTERN = r"^key-[a-z2-7]{8}$"
+INVITATION_ID_PATTERN = r"^join-[a-z2-7]{8}$"
 DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 # One to three path-like segments that never begin with a dot or a dash, and an optional quant.
 _SEGMENT = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}"
@@ -43,6 +46,7 @@ CommandIdField = Annotated[CommandId, StringConstraints(pattern=COMMAND_ID_PATTE
 InstanceIdField = Annotated[InstanceId, StringConstraints(pattern=COMMAND_ID_PATTERN)]
 ClusterIdField = Annotated[ClusterId, StringConstraints(pattern=CLUSTER_ID_PATTERN)]
 KeyIdField = Annotated[KeyId, StringConstraints(pattern=KEY_ID_PATTERN)]
+TokenIdField = Annotated[TokenId, StringConstraints(pattern=INVITATION_ID_PATTERN)]
 DigestField = Annotated[Digest, StringConstraints(pattern=DIGEST_PATTERN)]
 ModelIdField = Annotated[
     ModelId, StringConstraints(pattern=MODEL_ID_PATTERN, max_length=MODEL_ID_MAX_CHARS)
@@ -87,6 +91,11 @@ def command_id_of(node_id: NodeId, entropy: bytes) -> CommandId:
 def key_id_of(entropy: bytes) -> KeyId:
     """Make an API key's public id of 8 random bytes."""
     return KeyId("key-" + _letters(entropy, 8))
+
+
+def token_id_of(entropy: bytes) -> TokenId:
+    """Make an invitation's public name of 8 random bytes."""
+    return TokenId("join-" + _letters(entropy, 8))
 
 
 def parse_command_id(text: str) -> CommandId:

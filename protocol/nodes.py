@@ -6,7 +6,7 @@ Facts change rarely and live in State. What moves (free memory, utilisation) is 
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from protocol.base import FrozenModel
 from protocol.cards import BackendTag, Compute, EngineName
@@ -14,6 +14,15 @@ from protocol.ids import NodeIdField
 
 Role = Literal["full", "management"]
 """`management`: votes, serves the API, keeps files, and is never planned onto."""
+
+Presence = Literal["present", "lost", "left"]
+"""What the cluster has agreed on: it takes part; it was not heard of for too long; it said goodbye.
+`left` nodes have no vote; both kinds return by themselves."""
+
+PublicKeyField = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""A CURVE public key, 32 bytes, in hexadecimal."""
+AddressField = Annotated[str, StringConstraints(pattern=r"^\S{1,255}:[0-9]{1,5}$")]
+"""`HOST:BASE` of a node's cluster ports; an IPv6 host stands in brackets."""
 
 ConflictCode = Literal[
     "gpu_serving_disabled",
@@ -105,7 +114,14 @@ class Member(FrozenModel):
     name: str
     public_key: str
     addresses: tuple[str, ...] = ()
+    """`HOST:BASE` of its cluster ports, best first; kept so that a cluster that was switched off
+    finds itself again without mDNS."""
+    api_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Where its HTTP API listens; 0 where it serves none."""
     role: Role = "full"
+    presence: Presence = "present"
+    since_ms: int = 0
+    """When `presence` came to be."""
     facts: NodeFacts | None = None
     """None until the node's first probe pass has been reported."""
     capabilities: NodeCapabilities = NodeCapabilities()

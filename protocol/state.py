@@ -23,15 +23,21 @@ from protocol.ids import (
     ModelIdField,
     NodeId,
     NodeIdField,
+    TokenId,
+    TokenIdField,
 )
 from protocol.instances import Instance, InstanceFailure, LaunchRecord
-from protocol.nodes import Member
+from protocol.nodes import Member, PublicKeyField
 
-STATE_SCHEMA = 1
+STATE_SCHEMA = 2
 DEDUPE_WINDOW = 1024
 RECENT_RESULTS = 64
 """So many results wait in `recent_results` before they are merged into the window."""
 FAILURES_KEPT = 64
+REMOVED_KEPT = 256
+
+Policy = Literal["availability", "quorum"]
+"""Who may elect a master: whoever sees each other, or only a majority of all voters."""
 
 Scope = Literal["infer", "read", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = ("infer", "read", "operate", "admin")
@@ -77,8 +83,33 @@ class PlacementFailure(FrozenModel):
     error: ErrorBody
 
 
+class JoinToken(FrozenModel):
+    """An invitation as State keeps it: the public half of its one-time key."""
+
+    token_id: TokenIdField
+    public_key: PublicKeyField
+    inviter: NodeIdField
+    """The only node that admits guests by it."""
+    kind: Literal["token", "code"]
+    created_at_ms: int
+    expires_at_ms: int
+    uses_left: Annotated[int, Field(ge=0, le=1000)]
+    """An invitation that is used up is kept until it expires, so that a late guest hears why."""
+
+
+class RemovedMember(FrozenModel):
+    """A node that an operator removed; its key opens nothing any more."""
+
+    node_id: NodeIdField
+    public_key: PublicKeyField
+    name: str
+    at_ms: int
+
+
 class ClusterSettings(FrozenModel):
     """Settings that hold for the whole cluster."""
+
+    policy: Policy = "availability"
 
     loopback: Literal["open", "keyed"] = "open"
     """Whether peers on loopback need an API key."""
@@ -95,6 +126,14 @@ class ClusterState(FrozenModel):
     at_ms: int = 0
     """The newest master stamp in the log."""
     master: NodeIdField | None = None
+    """Of `term`."""
+    is_minority_term: bool = False
+    """The term's master was elected by half of the voters or fewer (policy `availability`)."""
+    settled_term: int = 0
+    settled_seq: int = 0
+    """Position of the last event of a term that a majority elected. Of two histories that grew
+    apart the one with the later settled position is kept: what one cut-off node decided alone
+    never outweighs what the others went on deciding."""
     members: dict[NodeId, Member] = {}
     instances: dict[InstanceId, Instance] = {}
     failures: tuple[InstanceFailure, ...] = ()
@@ -106,6 +145,9 @@ class ClusterState(FrozenModel):
     cards: dict[ModelId, ModelCard] = {}
     """Custom cards; bundled ones are not replicated."""
     api_keys: dict[KeyId, ApiKey] = {}
+    join_tokens: dict[TokenId, JoinToken] = {}
+    removed: dict[NodeId, RemovedMember] = {}
+    """At most REMOVED_KEPT, oldest first."""
     settings: ClusterSettings = ClusterSettings()
     results: dict[CommandId, CommandResult] = {}
     """The dedupe window, oldest first, at most DEDUPE_WINDOW; without `recent_results`."""

@@ -1,0 +1,97 @@
+"""What elections and the log ask of each other; `mastership` and `eventlog` meet here.
+
+The log knows what is written and durable; mastership knows who is master. A node is master,
+member, or between terms, and is told when that changes, in the order in which it changes.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from protocol.ids import NodeId
+from protocol.peer_messages import LogPosition, TermPair
+from protocol.state import ClusterState
+
+
+class ElectedLog(Protocol):
+    """The log, as elections see it. Every call is quick, and on the event loop."""
+
+    @property
+    def appended(self) -> ClusterState:
+        """The state after the last appended event, committed or not.
+
+        Its members vote, by its policy.
+        """
+        ...
+
+    @property
+    def chain(self) -> bytes:
+        """After the last appended event."""
+        ...
+
+    @property
+    def durable_position(self) -> LogPosition:
+        """Where the part of the log ends that survives the power, in settled and plain terms."""
+        ...
+
+    @property
+    def commit_seq(self) -> int:
+        """The last event that this node knows to be committed."""
+        ...
+
+    def lead(self, term: TermPair, *, is_minority: bool) -> None:
+        """Begin to sequence events in a term that this node has won."""
+        ...
+
+    def follow(self, term: TermPair) -> None:
+        """Take events from this term's master, and from nobody else."""
+        ...
+
+    def rest(self) -> None:
+        """There is no master: take no commands and no events, decide nothing more."""
+        ...
+
+    def journalled(self, member: NodeId, number: int, seq: int) -> None:
+        """On the master: a member's log is durable up to `seq`, as its heartbeat says too."""
+        ...
+
+    def hear_commit(self, term: TermPair, commit_seq: int, head_seq: int, chain: bytes) -> None:
+        """On a member: what the master's heartbeat says of its log.
+
+        A lost batch is noticed by it.
+        """
+        ...
+
+
+class MasterView(Protocol):
+    """Who is master, and who is heard, as this node sees it now."""
+
+    @property
+    def term(self) -> TermPair | None:
+        """The term that this node leads or follows; None while it knows no living master."""
+        ...
+
+    @property
+    def last_master(self) -> NodeId | None:
+        """The last master that was known, for refusals."""
+        ...
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this node may decide now: elected, not fenced, and within its lease."""
+        ...
+
+    def is_alive(self, node_id: NodeId) -> bool:
+        """Whether a member was heard within the suspicion time; this node always is."""
+        ...
+
+    def silent_s(self, node_id: NodeId) -> float | None:
+        """How long a member has not been heard; None for one never heard since the start."""
+        ...
+
+    def is_reachable(self, node_id: NodeId) -> bool:
+        """Whether requests can be sent there: alive, and its link is up both ways."""
+        ...
+
+    def on_change(self, watcher: Callable[[], None]) -> None:
+        """Add one who is told whenever the term, the role or somebody's liveness changes."""
+        ...
