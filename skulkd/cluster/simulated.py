@@ -2,19 +2,31 @@
 
 Delay, loss, duplication and cuts are drawn from one seeded generator, so that a run in virtual time
 repeats. Payloads of one plane between two nodes keep their order, as on a connection; a lost
-one stands for a connection that broke and was made anew.
+one stands for a connection that broke and was made anew. It is kinder than the world in two
+things: all ports of a node fare alike, and a handshake never fails by chance.
 """
 
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, final
 
-from protocol.envelope import MAX_PAYLOAD_BYTES, MAX_QUEUED_BYTES, Plane
+from protocol.envelope import (
+    DEFAULT_BASE_PORT,
+    MAX_PAYLOAD_BYTES,
+    MAX_QUEUED_BYTES,
+    PORTS,
+    WIRE_VERSION,
+    Plane,
+)
 from protocol.ids import NodeId
-from skulkd.cluster.transport import OnReceive, Refusal
+from skulkd.cluster.link_views import Duplicate, PeerInfo
+from skulkd.cluster.simulated_guests import SimulatedDoor, SimulatedGuestDialler
+from skulkd.cluster.simulated_links import Link, Links, Outlook
+from skulkd.cluster.stranger_list import NO_MEMBER
+from skulkd.cluster.transport import LinkState, OnLink, OnReceive, Peer, Refusal
 
 _REPLACING_PLANES: Final[frozenset[Plane]] = frozenset({"election", "telemetry"})
 
@@ -32,6 +44,9 @@ class NetworkFaults:
 @dataclass(slots=True)
 class _Queued:
     receiver: "SimulatedTransport"
+    link: Link | None
+    """None on the way to oneself."""
+    n_breaks: int
     key: str | None
     payload: bytes
     is_lost: bool
@@ -53,32 +68,78 @@ class SimulatedNetwork:
         self.faults = faults or NetworkFaults()
         self._rng = rng
         self._nodes: dict[NodeId, SimulatedTransport] = {}
+        self._hosts: dict[NodeId, str] = {}
         self._cuts: set[tuple[NodeId, NodeId]] = set()
+        self._links = Links(rng, self._outlook, self._tell)
         self._queues: dict[_Pipe, deque[_Queued]] = {}
         self._queued_bytes: dict[_Pipe, int] = {}
         self._free_at_s: dict[_Pipe, float] = {}
+        self._room: dict[_Pipe, list[asyncio.Future[None]]] = {}
         self.n_sent = 0
         self.n_delivered = 0
         self.n_lost = 0
 
-    def attach(self, node_id: NodeId) -> "SimulatedTransport":
-        """Give a node its transport; one that is attached already is replaced, as by a restart."""
-        transport = SimulatedTransport(self, node_id)
+    def attach(
+        self,
+        node_id: NodeId,
+        *,
+        public_key: bytes = b"",
+        wire: int = WIRE_VERSION,
+        is_open: bool = True,
+    ) -> "SimulatedTransport":
+        """Give a node its transport; one that is attached already is replaced, as by a restart.
+
+        Args:
+            node_id: Whose.
+            public_key: As strangers are listed with.
+            wire: The number that its hello says.
+            is_open: False leaves its ports closed until `open`.
+        """
+        before = self._nodes.get(node_id)
+        if before is not None:
+            self.detach(before)
+        number = len(self._hosts) + 1
+        self._hosts.setdefault(node_id, f"10.0.{number // 256}.{number % 256}")
+        transport = SimulatedTransport(self, node_id, public_key=public_key, wire=wire)
         self._nodes[node_id] = transport
+        if is_open:
+            transport.listen([self.host_of(node_id)], DEFAULT_BASE_PORT)
+        self.look()
         return transport
 
     def detach(self, transport: "SimulatedTransport") -> None:
         """Take a node off the network, as when its process dies; what is on its way is lost."""
         if self._nodes.get(transport.node_id) is transport:
             del self._nodes[transport.node_id]
+            self._links.hang_up_all(transport.node_id)
+            self.look()
+
+    def guest_dialler(self, node_id: NodeId) -> SimulatedGuestDialler:
+        """Give a node its way of dialling others as a guest."""
+        return SimulatedGuestDialler(self, node_id, self._rng)
+
+    def introduce_all(self) -> None:
+        """Let every attached node name all the others."""
+        peers = {node_id: self.peer(node_id) for node_id in self._nodes}
+        for node_id, transport in self._nodes.items():
+            transport.set_peers({other: peers[other] for other in peers if other != node_id})
+
+    def peer(self, node_id: NodeId) -> Peer:
+        """Give an attached node as others may name it."""
+        transport = self._nodes[node_id]
+        return Peer(
+            node_id=node_id, public_key=transport.public_key, addresses=transport.addresses()
+        )
 
     def cut(self, sender: NodeId, receiver: NodeId) -> None:
-        """Let nothing pass in this one direction; the sender does not notice."""
+        """Let nothing pass in this one direction; links break in both, by their heartbeats."""
         self._cuts.add((sender, receiver))
+        self.look()
 
     def heal(self, sender: NodeId, receiver: NodeId) -> None:
         """Undo a cut."""
         self._cuts.discard((sender, receiver))
+        self.look()
 
     def partition(self, *groups: Iterable[NodeId]) -> None:
         """Cut both directions between nodes of different groups, and heal all other links."""
@@ -88,23 +149,78 @@ class SimulatedNetwork:
             for other in sides[number + 1 :]:
                 self._cuts |= {(a, b) for a in side for b in other}
                 self._cuts |= {(b, a) for a in side for b in other}
+        self.look()
 
     def heal_all(self) -> None:
         """Undo every cut."""
         self._cuts.clear()
+        self.look()
+
+    def is_cut(self, one: NodeId, other: NodeId) -> bool:
+        """Say whether either direction between two nodes is cut."""
+        return (one, other) in self._cuts or (other, one) in self._cuts
+
+    def host_of(self, node_id: NodeId) -> str:
+        """Give a node's address; it keeps it over a restart."""
+        return self._hosts[node_id]
+
+    def door_at(self, address: str) -> tuple[NodeId, SimulatedDoor] | None:
+        """Give who listens at an address, `HOST:BASE`."""
+        for node_id, transport in self._nodes.items():
+            if address in transport.addresses():
+                return node_id, transport.door
+        return None
 
     # What a node's transport asks of its network.
 
-    def peers_of(self, node_id: NodeId) -> tuple[NodeId, ...]:
-        """Name the other nodes that are attached, sorted."""
-        return tuple(sorted(self._nodes.keys() - {node_id}))
+    def look(self) -> None:
+        """Something has changed that links depend on."""
+        self._links.look()
+        for pipe in list(self._room):
+            self._wake(pipe)
+
+    def name(self, dialler: NodeId, peers: Iterable[NodeId], gone: Iterable[NodeId]) -> None:
+        """Take over whom a node names from now on, and whom no more."""
+        for peer in gone:
+            self._links.hang_up(dialler, peer)
+        for peer in peers:
+            self._links.dial(dialler, peer)
+        self.look()
+
+    def link(self, dialler: NodeId, peer: NodeId) -> LinkState:
+        """Give the state of a link."""
+        link = self._links.get(dialler, peer)
+        return "connecting" if link is None else link.state
+
+    def _outlook(self, dialler: NodeId, peer: NodeId) -> Outlook:
+        own, target = self._nodes.get(dialler), self._nodes.get(peer)
+        if self.is_cut(dialler, peer):
+            return Outlook(state="silent")
+        if own is None or target is None or not target.addresses():
+            return Outlook(state="refused")
+        if not own.addresses():
+            return Outlook(state="connecting")
+        if not (_can_dial(own, target) or _can_dial(target, own)):
+            return Outlook(state="connecting")
+        if target.named(dialler) is None:
+            target.door.refuse(own.public_key, self.host_of(dialler), NO_MEMBER)
+            return Outlook(state="connecting")
+        state: LinkState = "up" if own.wire == target.wire else "incompatible"
+        return Outlook(state=state, life=target)
+
+    def _tell(self, dialler: NodeId, peer: NodeId, state: LinkState) -> None:
+        for plane in MAX_PAYLOAD_BYTES:
+            self._wake((dialler, peer, plane))
+        self._nodes[dialler].on_link_change(peer, state)
 
     def carry(self, pipe: _Pipe, payload: bytes, key: str | None) -> Refusal | None:
         """Queue a payload on its way."""
         sender, receiver, plane = pipe
-        node = self._nodes.get(receiver)
-        if node is None:
+        node, link = self._nodes.get(receiver), self._links.get(sender, receiver)
+        if sender != receiver and link is None:
             return "unknown_peer"
+        if node is None or (link is not None and link.state != "up"):
+            return "no_link"
         if len(payload) > MAX_PAYLOAD_BYTES[plane]:
             return "too_large"
         self.n_sent += 1
@@ -114,10 +230,34 @@ class SimulatedNetwork:
             self.n_sent -= 1
             return "queue_full"
         is_lost = sender != receiver and self._rng.random() < self.faults.loss_ratio
-        self._enqueue(pipe, _Queued(node, key, payload, is_lost))
+        n_breaks = 0 if link is None else link.n_breaks
+        queued = _Queued(node, link, n_breaks, key, payload, is_lost)
+        self._enqueue(pipe, queued)
         if sender != receiver and self._rng.random() < self.faults.duplicate_ratio:
-            self._enqueue(pipe, _Queued(node, None, payload, is_lost=False))
+            self._enqueue(pipe, replace(queued, key=None, is_lost=False))
         return None
+
+    async def wait_room(self, pipe: _Pipe) -> None:
+        """Wait until the largest payload would be taken, or the link is not up."""
+        while not self._has_room(pipe):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.setdefault(pipe, []).append(waiter)
+            await waiter
+
+    def _has_room(self, pipe: _Pipe) -> bool:
+        sender, receiver, plane = pipe
+        if sender not in self._nodes or (
+            sender != receiver and self.link(sender, receiver) != "up"
+        ):
+            return True
+        n_bytes = self._queued_bytes.get(pipe, 0)
+        return n_bytes + MAX_PAYLOAD_BYTES[plane] <= MAX_QUEUED_BYTES[plane]
+
+    def _wake(self, pipe: _Pipe) -> None:
+        if pipe in self._room and self._has_room(pipe):
+            for waiter in self._room.pop(pipe):
+                if not waiter.done():
+                    waiter.set_result(None)
 
     def _supersede(self, pipe: _Pipe, payload: bytes, key: str) -> bool:
         for queued in self._queues.get(pipe, ()):
@@ -154,9 +294,14 @@ class SimulatedNetwork:
     def _deliver_next(self, pipe: _Pipe) -> None:
         queued = self._queues[pipe].popleft()
         self._queued_bytes[pipe] -= len(queued.payload)
+        self._wake(pipe)
         sender, receiver, plane = pipe
-        is_gone = self._nodes.get(receiver) is not queued.receiver
-        if queued.is_lost or is_gone or (sender, receiver) in self._cuts:
+        link, target = queued.link, self._nodes.get(receiver)
+        has_broken = link is not None and (
+            self._links.get(sender, receiver) is not link or link.n_breaks != queued.n_breaks
+        )
+        is_gone = target is not queued.receiver
+        if queued.is_lost or is_gone or has_broken or (sender, receiver) in self._cuts:
             self.n_lost += 1
             return
         self.n_delivered += 1
@@ -165,12 +310,23 @@ class SimulatedNetwork:
 
 @final
 class SimulatedTransport:
-    """One node's end; made by `SimulatedNetwork.attach`."""
+    """One node's end, with its ports and its door; made by `SimulatedNetwork.attach`."""
 
-    def __init__(self, network: SimulatedNetwork, node_id: NodeId) -> None:
+    def __init__(
+        self, network: SimulatedNetwork, node_id: NodeId, *, public_key: bytes, wire: int
+    ) -> None:
         self._network = network
         self._node_id = node_id
+        self.public_key = public_key
+        self.wire = wire
+        self.door: Final = SimulatedDoor()
+        """Where guests knock."""
+        self._hosts: tuple[str, ...] = ()
+        self._base_port: int | None = None
+        self._peers: dict[NodeId, Peer] = {}
         self._receivers: dict[Plane, OnReceive] = {}
+        self._watchers: list[OnLink] = []
+        self._heard_s: dict[NodeId, float] = {}
         self._is_closed = False
 
     @property
@@ -178,9 +334,38 @@ class SimulatedTransport:
         """This node."""
         return self._node_id
 
+    @property
+    def base_port(self) -> int | None:
+        """The first of the three ports; None while they are closed."""
+        return self._base_port
+
+    async def open(self, hosts: Sequence[str], base_port: int) -> int:
+        """Listen on the addresses; no port of the simulation is ever busy."""
+        self.listen(hosts, base_port or DEFAULT_BASE_PORT)
+        self._network.look()
+        return base_port or DEFAULT_BASE_PORT
+
+    async def close_ports(self) -> None:
+        """Listen nowhere, and dial nobody until opened again."""
+        self._hosts, self._base_port = (), None
+        self._network.look()
+
     def peers(self) -> tuple[NodeId, ...]:
-        """Name the other attached nodes; a cut hides none."""
-        return () if self._is_closed else self._network.peers_of(self._node_id)
+        """Name the nodes whose link is up."""
+        return tuple(sorted(peer for peer in self._peers if self.link(peer) == "up"))
+
+    def link(self, peer: NodeId) -> LinkState:
+        """Say how the way to a peer is."""
+        return self._network.link(self._node_id, peer)
+
+    def set_peers(self, peers: Mapping[NodeId, Peer]) -> None:
+        """Dial and admit exactly these from now on."""
+        if self._is_closed:
+            return
+        named = {node_id: peer for node_id, peer in peers.items() if node_id != self._node_id}
+        gone = [node_id for node_id in self._peers if node_id not in named]
+        self._peers = named
+        self._network.name(self._node_id, named, gone)
 
     def send(
         self, peer: NodeId, plane: Plane, payload: bytes, *, key: str | None = None
@@ -194,14 +379,70 @@ class SimulatedTransport:
         """Name who gets a plane's payloads."""
         self._receivers[plane] = receiver
 
+    def on_link(self, watcher: OnLink) -> None:
+        """Add one who is told whenever a link changes."""
+        self._watchers.append(watcher)
+
+    async def wait_room(self, peer: NodeId, plane: Plane) -> None:
+        """Wait until the largest payload would be taken, or the peer is gone."""
+        await self._network.wait_room((self._node_id, peer, plane))
+
     async def close(self) -> None:
         """Leave the network."""
         if not self._is_closed:
             self._is_closed = True
+            self._peers = {}
             self._network.detach(self)
+
+    def peer_info(self, peer: NodeId) -> PeerInfo | None:
+        """Say how it stands with a peer."""
+        named = self._peers.get(peer)
+        if named is None:
+            return None
+        link = self.link(peer)
+        return PeerInfo(
+            node_id=peer,
+            link=link,
+            reason="" if link == "up" else f"the link is {link}",
+            ports=dict.fromkeys(PORTS, link),
+            dialled=named.addresses[0] if named.addresses else None,
+            last_heard_s=self._heard_s.get(peer),
+        )
+
+    def duplicates(self) -> tuple[Duplicate, ...]:
+        """List nothing: a simulated key has one process."""
+        return ()
+
+    # What the network asks.
+
+    def listen(self, hosts: Sequence[str], base_port: int) -> None:
+        """Take over where this node listens."""
+        self._hosts, self._base_port = tuple(hosts), base_port
+
+    def addresses(self) -> tuple[str, ...]:
+        """Give where it listens, as `HOST:BASE`; nothing while its ports are closed."""
+        return tuple(f"{host}:{self._base_port}" for host in self._hosts)
+
+    def named(self, peer: NodeId) -> Peer | None:
+        """Give a peer as it was named; None for one that is not admitted."""
+        return self._peers.get(peer)
+
+    def on_link_change(self, peer: NodeId, state: LinkState) -> None:
+        """Tell who watches."""
+        for watcher in self._watchers:
+            watcher(peer, state)
 
     def deliver(self, sender: NodeId, plane: Plane, payload: bytes) -> None:
         """Give a payload that has arrived to its receiver."""
+        if self._is_closed or (sender != self._node_id and sender not in self._peers):
+            return
+        self._heard_s[sender] = asyncio.get_running_loop().time()
         receiver = self._receivers.get(plane)
-        if receiver is not None and not self._is_closed:
+        if receiver is not None:
             receiver(sender, payload)
+
+
+def _can_dial(one: SimulatedTransport, other: SimulatedTransport) -> bool:
+    """Say whether a node was given an address at which the other listens."""
+    named = one.named(other.node_id)
+    return named is not None and not set(named.addresses).isdisjoint(other.addresses())

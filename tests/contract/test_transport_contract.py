@@ -11,12 +11,13 @@ from protocol.envelope import MAX_PAYLOAD_BYTES, MAX_QUEUED_BYTES, Plane
 from protocol.ids import NodeId, node_id_of
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork
 from skulkd.cluster.transport import Transport
-from skulkd.runtime.tasks import sleep
+from skulkd.runtime.tasks import sleep, timeout
 from skulkd.runtime.virtual_time import run_virtual
 
 PLANES: tuple[Plane, ...] = get_args(Plane)
 REFUSING: tuple[Plane, ...] = ("control", "events", "data", "files")
 REPLACING: tuple[Plane, ...] = ("election", "telemetry")
+WITHIN_S = 10.0
 IDS = sorted(node_id_of(bytes([number]) * 32) for number in range(3))
 
 
@@ -46,6 +47,8 @@ def _simulated(scenario: Scenario) -> None:
         inboxes = [Inbox() for _ in IDS]
         for transport, inbox in zip(transports, inboxes, strict=True):
             inbox.listen(transport)
+        network.introduce_all()
+        await _until(lambda: all(len(transport.peers()) == 2 for transport in transports))
         await scenario(transports, inboxes)
         for transport in transports:
             await transport.close()
@@ -57,6 +60,12 @@ def _simulated(scenario: Scenario) -> None:
 @pytest.fixture(params=[_simulated], ids=["simulated"])
 def run(request: pytest.FixtureRequest) -> Runner:
     return request.param
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with timeout(WITHIN_S):
+        while not condition():
+            await sleep(0.01)
 
 
 async def _settle() -> None:

@@ -14,10 +14,16 @@ def _network(seed: int = 0, **faults: float) -> SimulatedNetwork:
     return SimulatedNetwork(random.Random(seed), NetworkFaults(**faults))
 
 
+async def _open_links(network: SimulatedNetwork) -> None:
+    network.introduce_all()
+    await sleep(1)
+
+
 def _flood(seed: int, **faults: float) -> list[bytes]:
     async def main() -> list[bytes]:
         network = _network(seed, **faults)
         sender, receiver = network.attach(A), network.attach(B)
+        await _open_links(network)
         got: list[bytes] = []
         receiver.on_receive("data", lambda _, payload: got.append(payload))
         for number in range(1000):
@@ -44,6 +50,7 @@ def test_delay_stays_within_its_bounds() -> None:
     async def main() -> tuple[float, float]:
         network = _network(min_delay_s=0.2, max_delay_s=0.4)
         sender, receiver = network.attach(A), network.attach(B)
+        await _open_links(network)
         loop_times: list[float] = []
         receiver.on_receive("data", lambda _, _payload: loop_times.append(_now()))
         for _ in range(100):
@@ -66,6 +73,7 @@ def test_cuts_are_one_way_and_partitions_are_not() -> None:
     async def main() -> None:
         network = _network()
         nodes = {node_id: network.attach(node_id) for node_id in (A, B, C)}
+        await _open_links(network)
         heard: set[tuple[NodeId, NodeId]] = set()
         for node_id, node in nodes.items():
             node.on_receive(
@@ -75,7 +83,7 @@ def test_cuts_are_one_way_and_partitions_are_not() -> None:
         async def who_hears_whom() -> set[tuple[NodeId, NodeId]]:
             heard.clear()
             for node_id, node in nodes.items():
-                for peer in node.peers():
+                for peer in nodes.keys() - {node_id}:
                     assert node.send(peer, "election", node_id.encode()) is None
             await sleep(1)
             return set(heard)
@@ -97,11 +105,13 @@ def test_a_restarted_node_gets_nothing_that_was_meant_for_its_former_life() -> N
     async def main() -> None:
         network = _network()
         sender, before = network.attach(A), network.attach(B)
+        await _open_links(network)
         assert sender.send(B, "control", b"old") is None
         after = network.attach(B)
         await before.close()
         got: list[bytes] = []
         after.on_receive("control", lambda _, payload: got.append(payload))
+        await _open_links(network)
         assert sender.send(B, "control", b"new") is None
         await sleep(1)
         assert got == [b"new"]
