@@ -4,16 +4,30 @@ Settings are written by people and only read here; a choice is made through the 
 rewrite a person's file.
 """
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, final
+from typing import Annotated, Final, final
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from protocol.base import FrozenModel
 from protocol.errors import ConfigError
+from protocol.ids import ClusterIdField, NodeIdField
+from protocol.nodes import AddressField, PublicKeyField
 from skulkd.runtime.disk import Disk
+from skulkd.runtime.tasks import run_blocking
 
-_MAX_FILE_BYTES: Final = 4096
+MAX_SEEDS: Final = 256
+_MAX_FILE_BYTES: Final = 256 << 10
+
+
+class Seed(FrozenModel):
+    """A member of the cluster that this node joins: whom to dial before the state is here."""
+
+    node_id: NodeIdField
+    public_key: PublicKeyField
+    addresses: Annotated[tuple[AddressField, ...], Field(max_length=16)] = ()
 
 
 class Choices(FrozenModel):
@@ -21,6 +35,14 @@ class Choices(FrozenModel):
 
     open_host: str | None = None
     """Listen here beside loopback, as `skulk api open` asked."""
+    cluster_open: bool = False
+    """Whether the cluster's ports are bound: since an invitation was made, or a cluster joined."""
+    base_port: Annotated[int, Field(ge=0, le=65533)] = 0
+    """The base that was picked, where the settings ask for one of our choice; 0 before."""
+    joining: ClusterIdField | None = None
+    """The cluster that has admitted this node; the next start makes it the node's own."""
+    seeds: Annotated[tuple[Seed, ...], Field(max_length=MAX_SEEDS)] = ()
+    """Its members, as they were when it admitted this node."""
 
 
 @final
@@ -52,7 +74,10 @@ class ChoicesFile:
             raise ConfigError(
                 "config.invalid",
                 f"{self._path} cannot be read: {error}",
-                remediation="Remove the file; then repeat `skulk api open` if it was wanted.",
+                remediation=(
+                    "Remove the file; then repeat `skulk api open` and `skulk cluster invite` if "
+                    "they were wanted."
+                ),
                 details={"file": str(self._path)},
             ) from error
 
@@ -67,7 +92,39 @@ class ChoicesFile:
         except OSError as error:
             raise ConfigError(
                 "config.home_unusable",
-                f"the choice is in force but cannot be kept in {self._path}: {error}",
+                f"the choice cannot be kept in {self._path}: {error}",
                 remediation="Make room in the home, then repeat the command.",
                 details={"file": str(self._path)},
             ) from error
+
+
+@final
+class KeptChoices:
+    """The choices in force, changed one at a time.
+
+    Args:
+        file: Where they are kept.
+        choices: As read from it.
+    """
+
+    def __init__(self, file: ChoicesFile, choices: Choices) -> None:
+        self._file = file
+        self._choices = choices
+        self._changing = asyncio.Lock()
+
+    @property
+    def now(self) -> Choices:
+        """What was chosen last."""
+        return self._choices
+
+    async def change(self, change: Callable[[Choices], Choices]) -> None:
+        """Replace the choices, durably; nothing is written when nothing changes.
+
+        Raises:
+            ConfigError: `config.home_unusable`; the earlier choices stand.
+        """
+        async with self._changing:
+            changed = change(self._choices)
+            if changed != self._choices:
+                await run_blocking(self._file.write, changed)
+                self._choices = changed

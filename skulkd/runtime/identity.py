@@ -66,6 +66,15 @@ def load_or_create(
     return _parse(path, text)
 
 
+def adopt_cluster(disk: Disk, path: Path, identity: Identity, cluster_id: ClusterId) -> Identity:
+    """Make another cluster this node's own, under the same key. Blocks.
+
+    Raises:
+        ConfigError: `config.home_unusable`; the earlier identity stands.
+    """
+    return _create(disk, path, identity.keys, cluster_id)
+
+
 def _create(disk: Disk, path: Path, keys: KeyPair, cluster_id: ClusterId) -> Identity:
     identity = Identity(node_id=node_id_of(keys.public_key), cluster_id=cluster_id, keys=keys)
     fields: dict[str, str | int] = {

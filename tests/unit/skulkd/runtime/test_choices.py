@@ -1,10 +1,13 @@
+import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from protocol.errors import ConfigError
-from skulkd.runtime.choices import Choices, ChoicesFile
+from skulkd.runtime.choices import Choices, ChoicesFile, KeptChoices
 from skulkd.runtime.simulated_disk import SimulatedDisk
+from skulkd.runtime.virtual_time import run_virtual
 
 HOME = Path("/home")
 
@@ -46,3 +49,33 @@ def test_a_choice_that_cannot_be_kept_says_so_and_leaves_the_earlier_one() -> No
         file.write(Choices(open_host="0.0.0.0"))
     assert refused.value.code == "config.home_unusable"
     assert file.read() == Choices(open_host="10.0.0.7")
+
+
+def test_changes_made_at_the_same_time_are_both_kept() -> None:
+    async def main() -> None:
+        disk = a_disk()
+        file = ChoicesFile(disk, HOME / "choices.json")
+        kept = KeptChoices(file, file.read())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(kept.change(partial(_with, open_host="0.0.0.0")))
+            group.create_task(kept.change(partial(_with, base_port=12416)))
+        assert kept.now == file.read() == Choices(open_host="0.0.0.0", base_port=12416)
+
+    run_virtual(main, seed=1)
+
+
+def test_a_change_that_cannot_be_kept_is_not_in_force() -> None:
+    async def main() -> None:
+        disk = a_disk()
+        file = ChoicesFile(disk, HOME / "choices.json")
+        kept = KeptChoices(file, file.read())
+        disk.capacity_bytes = 0
+        with pytest.raises(ConfigError):
+            await kept.change(partial(_with, cluster_open=True))
+        assert kept.now == Choices()
+
+    run_virtual(main, seed=1)
+
+
+def _with(choices: Choices, **changes: object) -> Choices:
+    return choices.model_copy(update=changes)
