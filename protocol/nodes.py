@@ -15,9 +15,9 @@ from protocol.ids import NodeIdField
 Role = Literal["full", "management"]
 """`management`: votes, serves the API, keeps files, and is never planned onto."""
 
-Presence = Literal["present", "lost", "left"]
-"""What the cluster has agreed on: it takes part; it was not heard of for too long; it said goodbye.
-`left` nodes have no vote; both kinds return by themselves."""
+Presence = Literal["joining", "present", "lost", "left"]
+"""What the cluster has agreed on: it was admitted and has not arrived yet; it takes part; it was not
+heard of for too long; it said goodbye. Those that are `lost` or `left` return by themselves."""
 
 PublicKeyField = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """A CURVE public key, 32 bytes, in hexadecimal."""
@@ -125,6 +125,11 @@ class Member(FrozenModel):
     facts: NodeFacts | None = None
     """None until the node's first probe pass has been reported."""
     capabilities: NodeCapabilities = NodeCapabilities()
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether its vote counts: not before it has arrived, and not after it said goodbye."""
+        return self.presence in {"present", "lost"}
 
 
 class HealthReason(FrozenModel):

@@ -38,6 +38,13 @@ class ElectedLog(Protocol):
         """The last event that this node knows to be committed."""
         ...
 
+    def on_append(self, watcher: Callable[[], None]) -> None:
+        """Add one who is told, in the same turn, when members or settings of `appended` change.
+
+        A member must be dialled and admitted from then on, not only once its joining is committed.
+        """
+        ...
+
     def lead(self, term: TermPair, *, is_minority: bool) -> None:
         """Begin to sequence events in a term that this node has won."""
         ...
