@@ -16,8 +16,8 @@ Role = Literal["full", "management"]
 """`management`: votes, serves the API, keeps files, and is never planned onto."""
 
 Presence = Literal["joining", "present", "lost", "left"]
-"""What the cluster has agreed on: it was admitted and has not arrived yet; it takes part; it was not
-heard of for too long; it said goodbye. Those that are `lost` or `left` return by themselves."""
+"""What the cluster has agreed on: the node was admitted and has not come yet; takes part; was not
+heard of for too long; said goodbye. Those that are `lost` or `left` return by themselves."""
 
 PublicKeyField = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """A CURVE public key, 32 bytes, in hexadecimal."""
