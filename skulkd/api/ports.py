@@ -5,10 +5,19 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from protocol.cards import ModelCard
+from protocol.cluster_api import (
+    ClusterDocument,
+    Invitation,
+    InvitationKind,
+    JoinBody,
+    Joined,
+    LogsDocument,
+)
 from protocol.control_api import FoundModelView, FoundSource, StorageDocument, TransferStatus
 from protocol.data_frames import Frame
 from protocol.ids import CommandId, InstanceId, ModelId, NodeId
 from protocol.nodes import NodeHealth
+from protocol.peer_messages import ApiAnswer, CallApi, TermPair
 from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.readings import Readings
 from protocol.tasks import ChatTask
@@ -144,4 +153,87 @@ class Models(Protocol):
 
     async def storage(self) -> StorageDocument:
         """Say what lies on the models volume; `in_use` is filled in by the API."""
+        ...
+
+
+class ClusterControl(Protocol):
+    """Membership as an operator steers it; what is an ordinary command goes by the gateway."""
+
+    def status(self) -> ClusterDocument:
+        """Show the cluster as this node sees it now; cheap, and never older than its state."""
+        ...
+
+    async def invite(self, kind: InvitationKind, *, uses: int, ttl_s: int | None) -> Invitation:
+        """Make an invitation that this node admits guests by, and open a node that is closed.
+
+        Args:
+            kind: A token, or six words to be spoken.
+            uses: How many guests it admits; 1 for a code.
+            ttl_s: How long; None for as long as is usual for its kind.
+
+        Raises:
+            ConfigError: `config.port_busy`, `config.invalid`: the node cannot be opened.
+            SkulkError: What the master refused with, or `cluster.no_master`.
+        """
+        ...
+
+    async def join(self, wish: JoinBody) -> Joined:
+        """Become a member of another cluster.
+
+        Returns once that cluster has admitted this node and the choice is kept; the rooms of this
+        node then start anew, after the answer has had a moment (0.2 s) to leave.
+
+        Raises:
+            ClusterError: `cluster.join_failed`, saying which direction and port failed and what
+                would open it; nothing has changed then.
+            SkulkError: The token or code is not one, or this node has a past and `discard` is not
+                set.
+        """
+        ...
+
+    async def handover(self, node_id: NodeId | None) -> TermPair:
+        """On the master: have another member elected; returns the new term once it is known.
+
+        Args:
+            node_id: Who shall be master; None for the member that is closest behind.
+
+        Raises:
+            ClusterError: There is no member that could take over, or it was not elected in time.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogQuery:
+    """Which lines of which log of this node."""
+
+    instance_id: InstanceId | None = None
+    """None is the daemon's own log."""
+    after: str | None = None
+    """Where an earlier answer ended; None for the last lines."""
+    limit: int = 100
+
+
+class NodeLogs(Protocol):
+    """The logs that lie on this node."""
+
+    async def read(self, query: LogQuery) -> LogsDocument:
+        """Read lines, oldest first, at most `limit` and half a mebibyte.
+
+        Raises:
+            RequestError: `request.not_found`, the instance has no log here; `request.invalid`,
+                `after` is no position of this log.
+        """
+        ...
+
+
+class PeerApi(Protocol):
+    """Control requests to the HTTP API of another node, over the cluster's own connections."""
+
+    async def call(self, node_id: NodeId, request: CallApi, *, timeout_s: float) -> ApiAnswer:
+        """Have a request answered there; an error of the route is an answer too.
+
+        Raises:
+            ClusterError: `cluster.peer_unreachable`, `cluster.peer_timeout`.
+        """
         ...
