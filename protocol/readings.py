@@ -4,9 +4,9 @@ An unknown value is None, never 0. `at_s` is the monotonic time of the process t
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
-from protocol.ids import InstanceId, ModelId, NodeId
+from protocol.ids import Digest, InstanceId, ModelId, NodeId
 from protocol.instances import Phase
 
 NoDownloads = Literal["offline", "disabled"]
@@ -78,6 +78,51 @@ class InstanceReading:
     slots: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """The files of one model, complete on a node's disk."""
+
+    model_id: ModelId
+    digest: Digest
+    """Of the artifact's manifest."""
+    size_bytes: int
+
+
+MAX_HOLDINGS: Final = 512
+"""Of one node; the rest is not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingsReading:
+    """Which models' files a node holds and would serve to its peers."""
+
+    node_id: NodeId
+    at_s: float
+    holdings: tuple[Holding, ...] = ()
+
+
+Reading = NodeReading | PhaseProgress | TransferReading | InstanceReading | HoldingsReading
+
+ReadingKind = Literal["node", "progress", "transfer", "instance", "holdings"]
+ReadingKey = tuple[ReadingKind, str, int]
+"""Which of a node's readings: its kind, the instance or model that it is about, and the rank."""
+
+
+def key_of(reading: Reading) -> ReadingKey:
+    """Give the key under which a newer reading replaces this one."""
+    match reading:
+        case NodeReading():
+            return ("node", "", 0)
+        case PhaseProgress():
+            return ("progress", reading.instance_id, reading.rank)
+        case TransferReading():
+            return ("transfer", reading.model_id, 0)
+        case InstanceReading():
+            return ("instance", reading.instance_id, 0)
+        case HoldingsReading():
+            return ("holdings", "", 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Readings:
     """A snapshot of all last values, as cores are handed it."""
@@ -93,3 +138,4 @@ class Readings:
     instances: dict[InstanceId, InstanceReading] = field(
         default_factory=dict[InstanceId, InstanceReading]
     )
+    holdings: dict[NodeId, HoldingsReading] = field(default_factory=dict[NodeId, HoldingsReading])

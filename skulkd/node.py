@@ -32,6 +32,7 @@ from skulkd.api.open_door import OpenDoor
 from skulkd.api.own_port import wait_own_port
 from skulkd.api.previews import PreviewService
 from skulkd.api.server import ApiListeners, ApiServer
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.config import LoadedSettings, Settings
 from skulkd.core.health import Switches
 from skulkd.eventlog.durable_log import DurableLog
@@ -45,7 +46,6 @@ from skulkd.runtime.home import Home
 from skulkd.runtime.identity import Identity
 from skulkd.runtime.tasks import Tasks, run_blocking, timeout
 from skulkd.worker.readings import JournalStatus
-from skulkd.worker.readings_table import ReadingsTable
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
 from store.layout import StoreLayout
 from store.service import Store

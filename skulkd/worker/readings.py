@@ -16,11 +16,11 @@ from protocol.clock import Clock
 from protocol.ids import NodeId
 from protocol.nodes import Accelerator
 from protocol.readings import NodeReading, NoDownloads
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
 from skulkd.worker.accelerators import AcceleratorProbe
 from skulkd.worker.machine import MachineView
-from skulkd.worker.readings_table import ReadingsTable
 
 _log = logging.getLogger(__name__)
 

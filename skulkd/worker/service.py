@@ -26,6 +26,7 @@ from protocol.placements import MemoryArithmetic
 from protocol.readings import NoDownloads, PhaseProgress
 from protocol.state import ClusterState
 from protocol.tasks import ChatTask
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.facts import derive
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.reconcile import (
@@ -51,7 +52,6 @@ from skulkd.worker.machine import Machine, MachineView
 from skulkd.worker.paths import make_sockets_directory, worker_paths
 from skulkd.worker.probes import ProbeSettings, probe_node
 from skulkd.worker.readings import JournalStatus, NodeMeters, NodeReadings
-from skulkd.worker.readings_table import ReadingsTable
 from skulkd.worker.reporter import Reporter
 from skulkd.worker.run import run_bounded
 from skulkd.worker.serving import Serving
@@ -304,7 +304,9 @@ class WorkerService:
                 self._runners[action.key].stop()
             case ForgetRunner():
                 del self._runners[action.key]
-                self._around.table.drop_runner(action.key.instance_id, action.key.rank)
+                self._around.table.drop_runner(
+                    self._settings.node_id, action.key.instance_id, action.key.rank
+                )
             case ReportGone():
                 report = ReportPhase(
                     command_id=gateway.mint_command_id(),

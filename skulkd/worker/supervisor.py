@@ -18,6 +18,7 @@ from protocol.errors import ErrorBody, RunnerError, SkulkError
 from protocol.ids import NodeId
 from protocol.instances import LaunchRecord, Phase
 from protocol.readings import InstanceReading
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import (
     ArtifactReady,
     CancelStep,
@@ -48,7 +49,6 @@ from skulkd.core.runner_errors import Exited
 from skulkd.runtime.tasks import Tasks, run_blocking, timeout
 from skulkd.worker.engine_run import EngineRun, EngineServices
 from skulkd.worker.launchers.base import EngineProcess
-from skulkd.worker.readings_table import ReadingsTable
 from skulkd.worker.reporter import Reporter
 from skulkd.worker.serving import Serving
 from skulkd.worker.steps import needs_files

@@ -11,9 +11,9 @@ from protocol.commands import ReportDownload
 from protocol.errors import ErrorBody, SkulkError
 from protocol.ids import ModelId, NodeId
 from protocol.readings import TransferReading
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.eventlog.gateway import CommandGateway
 from skulkd.runtime.tasks import Tasks, run_blocking
-from skulkd.worker.readings_table import ReadingsTable
 from skulkd.worker.reporter import Reporter
 from skulkd.worker.steps import Artifact, ArtifactStore
 from store.progress import TransferProgress

@@ -17,6 +17,7 @@ from protocol.instances import Instance, InstanceFailure, Phase
 from protocol.placements import PlacementRequest
 from protocol.state import ClusterState
 from protocol.tasks import ChatMessage, ChatTask
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.placement.planner import plan
 from skulkd.eventlog.replica import Replica
@@ -25,7 +26,6 @@ from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.disk import RealDisk
 from skulkd.runtime.tasks import Tasks
 from skulkd.worker.readings import JournalStatus
-from skulkd.worker.readings_table import ReadingsTable
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
 from store.layout import StoreLayout
 from store.service import Store

@@ -21,6 +21,7 @@ from protocol.state import ClusterState
 from skulkd.api.app import ApiApp, create_app
 from skulkd.api.dependencies import ApiDependencies, NodeFace
 from skulkd.api.previews import PreviewService
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.apply import repeated
 from skulkd.core.invariants import event_violations, violations
 from skulkd.core.lifecycle import Deadlines
@@ -39,7 +40,6 @@ from skulkd.worker.launchers.base import LauncherPaths
 from skulkd.worker.machine import MachineView
 from skulkd.worker.probes import ProbeSettings
 from skulkd.worker.readings import JournalStatus
-from skulkd.worker.readings_table import ReadingsTable
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
 from tests.support.builders import a_cluster_id, a_node_id, an_engine, some_facts
 from tests.support.fake_ports import FakeHealth, FakeListeners

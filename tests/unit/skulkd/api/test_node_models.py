@@ -10,9 +10,9 @@ from protocol.ids import ModelId
 from protocol.readings import TransferReading
 from protocol.state import ClusterState, DownloadOutcome
 from skulkd.api.node_models import NodeModels
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.eventlog.replica import Replica
 from skulkd.runtime.clock import SystemClock
-from skulkd.worker.readings_table import ReadingsTable
 from store.layout import StoreLayout
 from store.service import Store
 from tests.support.builders import a_node_id, a_state

@@ -8,10 +8,10 @@ from protocol.ids import ModelId
 from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.state import ClusterState
 from skulkd.api.previews import PreviewService
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.eventlog.replica import Replica
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.virtual_time import run_virtual
-from skulkd.worker.readings_table import ReadingsTable
 from tests.support.builders import a_node_id, a_reading, a_scripted_card, a_state
 from tests.support.fake_ports import FakeModels
 

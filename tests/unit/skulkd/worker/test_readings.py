@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from protocol.nodes import Accelerator
-from protocol.readings import InstanceReading, PhaseProgress
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.disk import RealDisk
 from skulkd.worker import readings as readings_module
 from skulkd.worker.accelerators import AcceleratorProbe
 from skulkd.worker.machine import Machine
 from skulkd.worker.readings import JournalStatus, NodeMeters, NodeReadings
-from skulkd.worker.readings_table import ReadingsTable
 from skulkd.worker.run import CompletedRun
-from tests.support.builders import a_node_id, an_instance_id
+from tests.support.builders import a_node_id
 
 
 async def no_tool(argv: Sequence[str], timeout_s: float, max_output: int) -> CompletedRun:
@@ -99,51 +98,3 @@ def test_unified_memory_is_the_hosts(tmp_path: Path) -> None:
     node.set_devices((device,))
     reading = asyncio.run(node.measure())
     assert reading.accelerator_free_bytes == (reading.memory_available_bytes,)
-
-
-def _progress(number: int, *, at_s: float = 0.0) -> PhaseProgress:
-    return PhaseProgress(
-        instance_id=an_instance_id(number),
-        node_id=a_node_id(),
-        rank=0,
-        attempt=1,
-        phase="load",
-        since_s=0.0,
-        at_s=at_s,
-    )
-
-
-def test_the_last_write_wins_and_a_snapshot_stays_as_it_was() -> None:
-    table = ReadingsTable()
-    older, newer = _progress(1, at_s=1.0), _progress(1, at_s=2.0)
-    table.put_progress(older)
-    before = table.readings
-    table.put_progress(newer)
-    assert before.progress == {(an_instance_id(1), 0): older}
-    assert table.readings.progress == {(an_instance_id(1), 0): newer}
-
-
-def test_what_is_gone_is_forgotten() -> None:
-    table = ReadingsTable()
-    table.put_progress(_progress(1))
-    table.put_instance(
-        InstanceReading(
-            instance_id=an_instance_id(1),
-            node_id=a_node_id(),
-            at_s=0.0,
-            in_flight=1,
-            queued=0,
-            slots=1,
-        )
-    )
-    table.drop_runner(an_instance_id(1), 0)
-    assert table.readings.progress == {}
-    assert table.readings.instances == {}
-
-
-def test_the_table_is_bounded_and_drops_the_stalest() -> None:
-    table = ReadingsTable(max_keys=3)
-    for number in (0, 1, 2, 0, 3):
-        table.put_progress(_progress(number))
-    kept = [instance_id for instance_id, _ in table.readings.progress]
-    assert kept == [an_instance_id(2), an_instance_id(0), an_instance_id(3)]

@@ -24,6 +24,7 @@ from protocol.errors import RunnerError
 from protocol.ids import CommandId
 from protocol.instances import Phase
 from protocol.tasks import ChatTask
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.reconcile import DesiredRunner, RunnerKey
 from skulkd.runtime.clock import LoopClock
@@ -37,7 +38,6 @@ from skulkd.worker.launchers.base import (
     ProcessRecord,
     ProcessUsage,
 )
-from skulkd.worker.readings_table import ReadingsTable
 from skulkd.worker.reporter import Reporter
 from skulkd.worker.steps import Artifact, MemoryGate
 from skulkd.worker.supervisor import RunnerServices, RunnerSupervisor

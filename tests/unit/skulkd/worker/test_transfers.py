@@ -9,10 +9,10 @@ from protocol.cards import ModelCard
 from protocol.commands import Command, CommandReply, ReportDownload
 from protocol.errors import ClusterError, RequestError, SkulkError, StoreError
 from protocol.ids import CommandId
+from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.tasks import Tasks, sleep
 from skulkd.runtime.virtual_time import run_virtual
-from skulkd.worker.readings_table import ReadingsTable
 from skulkd.worker.reporter import Reporter
 from skulkd.worker.transfers import Transfers
 from store.progress import TransferProgress
