@@ -15,13 +15,14 @@ FAST := $(wildcard tests/unit tests/property tests/scripts tests/architecture)
 SLOW := $(wildcard tests/contract tests/conformance tests/simulation tests/tui tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check unit test test-root wheel-test bench lock clean
+.PHONY: help demo check unit test test-root test-net wheel-test bench lock clean
 
 help:
 	@echo "make demo        start a daemon, place a real model, ask it a question (KEEP=1: leave it up)"
 	@echo "make check       format, lint, types, import contracts, fast tests"
 	@echo "make test        check, then contract, conformance, simulation and e2e tests"
 	@echo "make test-root   tests that mount file systems, in a mount namespace (Linux, root or user namespaces)"
+	@echo "make test-net    three machines on a bridge, in network namespaces (Linux, root or user namespaces)"
 	@echo "make wheel-test  build the wheel and test it with the source out of reach"
 	@echo "make bench       measure against the goals; writes bench/results/"
 	@echo "make unit        the fast tests alone"
@@ -60,6 +61,12 @@ test: check
 test-root: $(INSTALLED)
 	SKULK_TEST_MOUNTS=1 unshare --mount $$([ "$$(id -u)" = 0 ] || echo --user --map-root-user) \
 		$(BIN)/pytest -q tests/rootonly
+
+# /run is covered: `ip netns` keeps its names there, and they are to go with the namespace.
+test-net: $(INSTALLED)
+	SKULK_TEST_NETWORKS=1 unshare --net --mount \
+		$$([ "$$(id -u)" = 0 ] || echo --user --map-root-user) \
+		sh -c 'mount -t tmpfs skulk-test /run && exec $(BIN)/pytest -q tests/net'
 
 wheel-test: $(INSTALLED)
 	@bash .ci/wheel-test

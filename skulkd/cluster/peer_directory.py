@@ -1,0 +1,126 @@
+"""Keeps whom the transport dials and admits in step with what the log says.
+
+Members come from the appended state: a node whose joining is decided must be dialled before it is
+committed, or nobody could commit it. A node that has just been admitted has no state yet; until it
+has one, the members that its host named are its seeds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol, final
+
+from protocol.ids import NodeId
+from protocol.state import ClusterState
+from skulkd.cluster.discovery import Sighting
+from skulkd.cluster.transport import Peer
+
+MAX_ADDRESSES: Final = 16
+"""Of one peer; more are not tried."""
+
+
+class PeerSockets(Protocol):
+    """What a directory keeps in step: the parts of `Transport` and `GuestDoor` that it needs."""
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node."""
+        ...
+
+    def set_peers(self, peers: Mapping[NodeId, Peer]) -> None:
+        """Dial and admit exactly these."""
+        ...
+
+    def set_guest_keys(self, keys: Mapping[bytes, str]) -> None:
+        """Admit guests with exactly these public keys."""
+        ...
+
+
+@final
+class PeerDirectory:
+    """Whom this node knows, and where.
+
+    Args:
+        transport: Told whom to dial and to admit.
+        appended: Gives the newest state of this node's journal.
+        seeds: Members of the cluster that has admitted this node.
+        operator_addresses: Addresses of which an operator says that there is a member (`--peer`);
+            tried for every member, last: only the right one's key answers.
+    """
+
+    def __init__(
+        self,
+        transport: PeerSockets,
+        *,
+        appended: Callable[[], ClusterState],
+        seeds: Iterable[Peer] = (),
+        operator_addresses: Sequence[str] = (),
+    ) -> None:
+        self._transport = transport
+        self._appended = appended
+        self._seeds = {seed.node_id: seed for seed in seeds}
+        self._operator_addresses = tuple(operator_addresses)
+        self._sighted: dict[NodeId, tuple[str, ...]] = {}
+        self._named: dict[NodeId, Peer] = {}
+        self._guest_keys: dict[bytes, str] = {}
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """Who is dialled and admitted now."""
+        return tuple(self._named.values())
+
+    def refresh(self) -> None:
+        """Look at the state again; cheap when nothing has changed."""
+        state = self._appended()
+        named = {peer.node_id: self._with_addresses(peer) for peer in self._members(state)}
+        if named != self._named:
+            self._named = named
+            self._transport.set_peers(named)
+        self._admit_guests(state)
+
+    def sight(self, sighting: Sighting) -> None:
+        """Take a neighbour's word for where a member is; of others nothing is kept."""
+        known = self._named.get(sighting.node_id)
+        if known is None or known.public_key != sighting.public_key:
+            return
+        if self._sighted.get(sighting.node_id) != sighting.addresses:
+            self._sighted[sighting.node_id] = sighting.addresses
+            self.refresh()
+
+    def _members(self, state: ClusterState) -> tuple[Peer, ...]:
+        node_id = self._transport.node_id
+        if node_id not in state.members and self._seeds:
+            return tuple(seed for seed in self._seeds.values() if seed.node_id != node_id)
+        return tuple(
+            Peer(
+                node_id=member.node_id,
+                public_key=bytes.fromhex(member.public_key),
+                addresses=member.addresses,
+            )
+            for member in state.members.values()
+            if member.node_id != node_id
+        )
+
+    def _with_addresses(self, peer: Peer) -> Peer:
+        # What the member says of itself comes first: a neighbour's packet is anybody's word.
+        known = dict.fromkeys(
+            (*peer.addresses, *self._sighted.get(peer.node_id, ()), *self._operator_addresses)
+        )
+        return Peer(
+            node_id=peer.node_id,
+            public_key=peer.public_key,
+            addresses=tuple(known)[:MAX_ADDRESSES],
+        )
+
+    def _admit_guests(self, state: ClusterState) -> None:
+        """Admit guests by this node's own invitations.
+
+        Also by those that are used up or have expired: their guests are owed the reason.
+        """
+        node_id = self._transport.node_id
+        keys = {
+            bytes.fromhex(token.public_key): token.token_id
+            for token in state.join_tokens.values()
+            if token.inviter == node_id
+        }
+        if keys != self._guest_keys:
+            self._guest_keys = dict(keys)
+            self._transport.set_guest_keys(keys)

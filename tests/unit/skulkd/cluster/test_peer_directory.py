@@ -1,0 +1,143 @@
+from collections.abc import Mapping
+
+from protocol.ids import NodeId, TokenId, node_id_of
+from protocol.nodes import Member
+from protocol.state import ClusterState, JoinToken
+from skulkd.cluster.discovery import Sighting
+from skulkd.cluster.peer_directory import MAX_ADDRESSES, PeerDirectory
+from skulkd.cluster.transport import Peer
+from tests.support.builders import a_cluster_id
+
+KEYS = [bytes([number]) * 32 for number in range(1, 5)]
+IDS = [node_id_of(key) for key in KEYS]
+ME, OTHER, THIRD = IDS[0], IDS[1], IDS[2]
+
+
+class Recorder:
+    """Sockets that remember what they were told."""
+
+    node_id = ME
+
+    def __init__(self) -> None:
+        self.told_peers: list[Mapping[NodeId, Peer]] = []
+        self.told_guests: list[Mapping[bytes, str]] = []
+
+    def set_peers(self, peers: Mapping[NodeId, Peer]) -> None:
+        self.told_peers.append(peers)
+
+    def set_guest_keys(self, keys: Mapping[bytes, str]) -> None:
+        self.told_guests.append(keys)
+
+
+def a_state(*members: int, **changes: object) -> ClusterState:
+    return ClusterState(
+        cluster_id=a_cluster_id(),
+        members={
+            IDS[index]: Member(
+                node_id=IDS[index],
+                name=f"n{index}",
+                public_key=KEYS[index].hex(),
+                addresses=(f"10.0.0.{index}:12416",),
+            )
+            for index in members
+        },
+    ).model_copy(update=changes)
+
+
+def a_sighting(index: int, *addresses: str, key: bytes | None = None) -> Sighting:
+    return Sighting(
+        node_id=IDS[index],
+        public_key=key or KEYS[index],
+        cluster_hash="a" * 16,
+        addresses=addresses,
+        wire=1,
+        seen_s=1.0,
+    )
+
+
+def test_members_are_dialled_at_their_addresses_and_the_node_itself_is_not() -> None:
+    sockets = Recorder()
+    state = a_state(0, 1, 2)
+    directory = PeerDirectory(sockets, appended=lambda: state)
+    directory.refresh()
+    assert sockets.told_peers == [
+        {
+            OTHER: Peer(node_id=OTHER, public_key=KEYS[1], addresses=("10.0.0.1:12416",)),
+            THIRD: Peer(node_id=THIRD, public_key=KEYS[2], addresses=("10.0.0.2:12416",)),
+        }
+    ]
+
+
+def test_nothing_is_told_twice() -> None:
+    sockets = Recorder()
+    state = a_state(0, 1)
+    directory = PeerDirectory(sockets, appended=lambda: state)
+    directory.refresh()
+    directory.refresh()
+    assert len(sockets.told_peers) == 1
+
+
+def test_seeds_serve_until_the_state_knows_this_node() -> None:
+    sockets = Recorder()
+    states = [a_state()]
+    seed = Peer(node_id=IDS[3], public_key=KEYS[3], addresses=("10.0.0.9:12416",))
+    directory = PeerDirectory(sockets, appended=lambda: states[-1], seeds=(seed,))
+    directory.refresh()
+    states.append(a_state(0, 1))
+    directory.refresh()
+    assert [set(told) for told in sockets.told_peers] == [{IDS[3]}, {OTHER}]
+
+
+def test_a_neighbour_adds_an_address_behind_those_the_member_gave() -> None:
+    sockets = Recorder()
+    state = a_state(0, 1)
+    directory = PeerDirectory(sockets, appended=lambda: state, operator_addresses=("vpn:12416",))
+    directory.refresh()
+    directory.sight(a_sighting(1, "10.9.9.9:12416"))
+    assert sockets.told_peers[-1][OTHER].addresses == (
+        "10.0.0.1:12416",
+        "10.9.9.9:12416",
+        "vpn:12416",
+    )
+
+
+def test_a_neighbour_that_is_no_member_or_shows_another_key_changes_nothing() -> None:
+    sockets = Recorder()
+    state = a_state(0, 1)
+    directory = PeerDirectory(sockets, appended=lambda: state)
+    directory.refresh()
+    directory.sight(a_sighting(2, "10.9.9.9:12416"))
+    directory.sight(a_sighting(1, "10.9.9.9:12416", key=bytes(32)))
+    assert len(sockets.told_peers) == 1
+
+
+def test_addresses_of_a_peer_are_bounded() -> None:
+    sockets = Recorder()
+    state = a_state(0, 1)
+    many = tuple(f"10.1.0.{number}:12416" for number in range(50))
+    directory = PeerDirectory(sockets, appended=lambda: state, operator_addresses=many)
+    directory.refresh()
+    assert len(sockets.told_peers[-1][OTHER].addresses) == MAX_ADDRESSES
+
+
+def test_guests_are_admitted_by_own_invitations_also_by_used_ones() -> None:
+    sockets = Recorder()
+    tokens = {
+        TokenId("join-aaaaaaaa"): a_token("join-aaaaaaaa", inviter=ME, uses_left=0),
+        TokenId("join-bbbbbbbb"): a_token("join-bbbbbbbb", inviter=OTHER, uses_left=1),
+    }
+    state = a_state(0, join_tokens=tokens)
+    PeerDirectory(sockets, appended=lambda: state).refresh()
+    assert sockets.told_guests == [{bytes(32): "join-aaaaaaaa"}]
+
+
+def a_token(token_id: str, *, inviter: NodeId, uses_left: int) -> JoinToken:
+    return JoinToken(
+        token_id=TokenId(token_id),
+        public_key=bytes(32).hex(),
+        inviter=inviter,
+        kind="token",
+        created_at_ms=0,
+        expires_at_ms=1000,
+        uses_left=uses_left,
+    )
