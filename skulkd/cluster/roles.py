@@ -24,13 +24,13 @@ class ElectedLog(Protocol):
         ...
 
     @property
-    def chain(self) -> bytes:
-        """After the last appended event."""
+    def durable_position(self) -> LogPosition:
+        """Where the part of the log ends that survives the power, in settled and plain terms."""
         ...
 
     @property
-    def durable_position(self) -> LogPosition:
-        """Where the part of the log ends that survives the power, in settled and plain terms."""
+    def chain(self) -> bytes:
+        """After `durable_position.seq`; what heartbeats carry with it."""
         ...
 
     @property
@@ -57,14 +57,41 @@ class ElectedLog(Protocol):
         """There is no master: take no commands and no events, decide nothing more."""
         ...
 
-    def journalled(self, member: NodeId, number: int, seq: int) -> None:
-        """On the master: a member's log is durable up to `seq`, as its heartbeat says too."""
+    @property
+    def state_hash(self) -> tuple[int, bytes]:
+        """The newest hashed state: its seq, and 16 bytes; (0, b"") before there is one."""
+        ...
+
+    def journalled(self, member: NodeId, number: int, seq: int, chain: bytes) -> None:
+        """On the master: a member that follows it in this term says where its durable log ends.
+
+        Args:
+            member: Who says so, by its heartbeat.
+            number: Of the term that it follows.
+            seq: Its `durable_position.seq`.
+            chain: After it. Counts only where it is the master's own: the member may not know
+                yet that its log has grown apart.
+        """
         ...
 
     def hear_commit(self, term: TermPair, commit_seq: int, head_seq: int, chain: bytes) -> None:
         """On a member: what the master's heartbeat says of its log.
 
         A lost batch is noticed by it.
+
+        Args:
+            term: Which it leads.
+            commit_seq: The last event that it knows to be committed.
+            head_seq: Its `durable_position.seq`.
+            chain: After it.
+        """
+        ...
+
+    def hear_hash(self, term: TermPair, seq: int, state_hash: bytes) -> None:
+        """On a member: the hash of the master's state after `seq`, 16 bytes.
+
+        One that differs from this node's own is reported, and this node begins anew from the
+        master's snapshot.
         """
         ...
 
