@@ -167,7 +167,7 @@ def _write_segment(directory: Path) -> int:
 def _recovery_seconds(directory: Path) -> tuple[float, float]:
     """Give the CPU and the wall seconds of reading a journal back."""
 
-    def skip(_: object) -> None:
+    def skip(*_: object) -> None:
         """The fold into a state is P23's."""
 
     files = JournalFiles(RealDisk(), directory, CLUSTER)

@@ -41,8 +41,9 @@ class StateFold:
         """Begin with the state of a snapshot."""
         self.state = unpack_state(snapshot.state)
 
-    def on_record(self, record: JournalRecord) -> None:
+    def on_record(self, record: JournalRecord, chain: bytes) -> None:
         """Fold one record."""
+        del chain
         # The record's checksum and chain cover these bytes: they are as this journal wrote them.
         event = EVENT.validate_python(decode_trusted_values(record.event))
         sequenced = SequencedEvent(

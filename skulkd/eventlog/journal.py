@@ -23,9 +23,12 @@ from protocol.ids import ClusterId
 from skulkd.eventlog.journal_files import JournalFiles
 from skulkd.eventlog.journal_recovery import OnRecord, OnSnapshot, Recovered, Recovery
 from skulkd.eventlog.records import (
+    EncodedRecord,
     JournalRecord,
     Snapshot,
-    encode_record,
+    chain_after,
+    encode_body,
+    frame_record,
 )
 from skulkd.runtime import failpoints
 from skulkd.runtime.disk import AppendFile, Disk
@@ -106,6 +109,16 @@ class _Cut:
     chain: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Succession:
+    """Another history that shall take this one's place."""
+
+    snapshot: Snapshot
+    keeps_old: bool
+    on_done: Callable[[], None]
+    done: asyncio.Future[None]
+
+
 @final
 class Journal:
     """An open journal; made by `open`, ended by `close`."""
@@ -140,6 +153,9 @@ class Journal:
         self._n_unwritten = 0
         self._n_syncs = 0
         self._is_closing = False
+        self._succession: _Succession | None = None
+        self.on_progress: Callable[[], None] | None = None
+        """Called on the event loop when more is durable, or the disk has begun to fail."""
         self._writer = tasks.start(self._write_forever(), name="journal writer")
 
     @classmethod
@@ -204,7 +220,32 @@ class Journal:
         """Of the last appended record."""
         return self._chain
 
+    @property
+    def durable_seq(self) -> int:
+        """Of the last record that survives the power, in a segment or in a snapshot."""
+        return self._durable_seq
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether the disk has failed, so that records are only counted."""
+        return bool(self._counting_reason)
+
     def append(self, records: Sequence[JournalRecord]) -> asyncio.Future[Durability]:
+        """Encode records and add them to the log; see `append_encoded`.
+
+        Raises:
+            ProtocolError: `protocol.too_large`; nothing was added.
+            RuntimeError: See `append_encoded`.
+        """
+        encoded: list[EncodedRecord] = []
+        chain = self._chain
+        for record in records:
+            body = encode_body(record)
+            chain = chain_after(chain, body)
+            encoded.append(EncodedRecord(record.seq, body, chain))
+        return self.append_encoded(encoded)
+
+    def append_encoded(self, records: Sequence[EncodedRecord]) -> asyncio.Future[Durability]:
         """Add records to the log; they are in order from this call on.
 
         Must be called in the same turn of the loop in which `image` begins to include them.
@@ -214,14 +255,13 @@ class Journal:
             A future that is done after the sync, or at once while the journal counts.
 
         Raises:
-            ProtocolError: `protocol.too_large`; nothing was added.
             RuntimeError: The records do not continue the log, or it is closed: a bug.
         """
         if self._is_closing or not records:
             message = "nothing to append" if not records else "the journal is closed"
             raise RuntimeError(message)
-        data, chain = self._encode(records)
-        self._seq, self._chain = records[-1].seq, chain
+        data = self._frame(records)
+        self._seq, self._chain = records[-1].seq, records[-1].chain
         done: asyncio.Future[Durability] = asyncio.get_running_loop().create_future()
         entry = _Append(data=data, n_records=len(records), last_seq=self._seq, done=done)
         if self._counting_reason and self._write_began_s is None:
@@ -260,22 +300,48 @@ class Journal:
             self._segment.file.close()
         self._thread.shutdown(wait=False)
 
-    def _encode(self, records: Sequence[JournalRecord]) -> tuple[bytes, bytes]:
-        parts: list[bytes] = []
-        chain, expected = self._chain, self._seq + 1
-        for record in records:
-            if record.seq != expected:
-                message = f"seq {record.seq} was appended where {expected} should follow"
-                raise RuntimeError(message)
-            part, chain = encode_record(record, chain, self._durable_seq)
-            parts.append(part)
-            expected += 1
-        return b"".join(parts), chain
+    async def replace(
+        self, snapshot: Snapshot, *, keeps_old: bool, on_done: Callable[[], None]
+    ) -> None:
+        """Put a history that begins with `snapshot` in this one's place, durably and at once.
+
+        A crash at any moment leaves the one or the other. What waits to be written belongs to the
+        old history and is dropped. Append nothing while this runs.
+
+        Args:
+            snapshot: Of the same cluster.
+            keeps_old: The old history is put aside (`journal_archive`); False removes it.
+            on_done: Called on the event loop in the turn in which `seq` and `chain` become the
+                snapshot's; `image` must give its state from then on.
+
+        Raises:
+            OSError: The disk does not allow it; the old history stands.
+            RuntimeError: The journal is closed.
+        """
+        if self._is_closing or self._succession is not None:
+            message = "the journal is closed, or being replaced already"
+            raise RuntimeError(message)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._succession = _Succession(
+            snapshot=snapshot, keeps_old=keeps_old, on_done=on_done, done=done
+        )
+        self._wake.set()
+        await asyncio.shield(done)
+
+    def _frame(self, records: Sequence[EncodedRecord]) -> bytes:
+        first = self._seq + 1
+        if records[0].seq != first or records[-1].seq != self._seq + len(records):
+            message = f"seq {records[0].seq} was appended where {first} should follow"
+            raise RuntimeError(message)
+        durable_seq = self._durable_seq
+        return b"".join([frame_record(record, durable_seq) for record in records])
 
     async def _write_forever(self) -> None:
         try:
             while not (self._is_closing and (self._counting_reason or not self._waiting)):
-                if self._counting_reason:
+                if self._succession is not None:
+                    await self._succeed(self._succession)
+                elif self._counting_reason:
                     await self._pause()
                     await self._resume()
                 elif self._waiting:
@@ -286,11 +352,13 @@ class Journal:
         finally:
             for entry in (*self._writing, *self._waiting):
                 entry.done.cancel()
+            if self._succession is not None:
+                self._succession.done.cancel()
 
     async def _pause(self) -> None:
         try:
             async with timeout(self._limits.retry_s):
-                while not self._is_closing:
+                while not self._is_closing and self._succession is None:
                     self._wake.clear()
                     await self._wake.wait()
         except TimeoutError:
@@ -342,6 +410,7 @@ class Journal:
         self._durable_seq = self._writing[-1].last_seq
         self._settle(self._writing, is_durable=True)
         self._writing = []
+        self._tell_progress()
 
     async def _seal(self, segment: _Segment, good_bytes: int) -> None:
         """Count from now on, and cut the file back to what it durably holds, if it can be."""
@@ -355,7 +424,7 @@ class Journal:
         await run_blocking_in(self._thread, partial(_seal, self._files.disk, segment, good_bytes))
 
     async def _resume(self) -> None:
-        if self._is_closing:
+        if self._is_closing or self._succession is not None:
             return
         n_unwritten = self._n_unwritten
         cut = self._take_cut()
@@ -378,6 +447,38 @@ class Journal:
         self._counting_reason = ""
         self._n_unwritten = 0
         _log.warning("the journal writes again, from a snapshot at seq %d on", cut.image.seq)
+        self._tell_progress()
+
+    async def _succeed(self, succession: _Succession) -> None:
+        """Run a succession; no batch is being written now."""
+        before, snapshot = self._segment, succession.snapshot
+        self._write_began_s = self._clock.monotonic_s()
+        call = partial(self._files.succeed, snapshot, keeps_old=succession.keeps_old)
+        try:
+            path, file = await run_blocking_in(self._thread, call)
+        except OSError as error:
+            self._succession = None
+            if before is not None and not await run_blocking_in(
+                self._thread, self._files.is_in_place
+            ):
+                self._counting_reason = f"{self._files.directory.name}: {error}"
+                self._segment = None
+                before.file.close()
+                self._count_waiting()
+            _settle_with(succession.done, error)
+            return
+        finally:
+            self._write_began_s = None
+        if before is not None:
+            before.file.close()
+        self._segment = _Segment(path=path, file=file)
+        self._count_waiting()
+        self._counting_reason, self._n_unwritten = "", 0
+        self._seq = self._durable_seq = snapshot.seq
+        self._chain = snapshot.chain
+        self._succession = None
+        succession.on_done()
+        _settle_with(succession.done, None)
 
     def _take_cut(self) -> _Cut:
         """Take the state at the end of the log: a new segment can begin behind it."""
@@ -401,11 +502,25 @@ class Journal:
     def _count(self, entries: Sequence[_Append]) -> None:
         self._n_unwritten += sum(entry.n_records for entry in entries)
         self._settle(entries, is_durable=False)
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress()
 
     def _settle(self, entries: Sequence[_Append], *, is_durable: bool) -> None:
         for entry in entries:
             if not entry.done.done():
                 entry.done.set_result(Durability(seq=entry.last_seq, is_durable=is_durable))
+
+
+def _settle_with(done: "asyncio.Future[None]", error: OSError | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 def _recover(files: JournalFiles, recovery: Recovery) -> tuple[_Segment | None, str]:

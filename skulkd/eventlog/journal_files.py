@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Final, final
 
 from protocol.ids import ClusterId
+from skulkd.eventlog.commit_file import CommitMark, write_commit_mark
+from skulkd.eventlog.journal_archive import (
+    finish_succession,
+    put_aside,
+    remove_tree,
+    successor_of,
+)
 from skulkd.eventlog.records import SegmentHeader, Snapshot, encode_header, encode_snapshot
 from skulkd.runtime import failpoints
 from skulkd.runtime.disk import TEMPORARY_SUFFIX, AppendFile, Disk
@@ -39,7 +46,8 @@ class JournalFiles:
         self.cluster_id = cluster_id
 
     def prepare(self) -> None:
-        """Make the directory, and clear away what a crash left half written."""
+        """Make the directory, and finish or clear away what a crash left half done."""
+        finish_succession(self.disk, self.directory)
         self.disk.make_private_directory(self.directory)
         for name in self.disk.list(self.directory):
             if name.endswith(TEMPORARY_SUFFIX):
@@ -78,6 +86,51 @@ class JournalFiles:
         self.disk.replace(path, header)
         failpoints.hit("journal.after_segment")
         return path, self.disk.open_append(path)
+
+    def succeed(self, snapshot: Snapshot, *, keeps_old: bool) -> tuple[Path, AppendFile]:
+        """Put a history that begins with `snapshot` in this one's place, at once and durably.
+
+        Args:
+            snapshot: Of the same cluster.
+            keeps_old: The old one is put aside; False removes it.
+
+        Raises:
+            OSError: The old history is in its place, unless the directory is missing: then the
+                next start finds the new one.
+        """
+        successor = JournalFiles(self.disk, successor_of(self.directory), self.cluster_id)
+        remove_tree(self.disk, successor.directory)
+        self.disk.make_private_directory(successor.directory)
+        successor.publish_snapshot(snapshot)
+        path, file = successor.create_segment(first_seq=snapshot.seq + 1, chain=snapshot.chain)
+        file.close()
+        # Not everything behind the snapshot is committed because no file says otherwise.
+        mark = CommitMark(snapshot.seq, snapshot.chain)
+        write_commit_mark(self.disk, successor.directory, mark)
+        failpoints.hit("journal.before_archive")
+        aside = put_aside(self.disk, self.directory)
+        try:
+            failpoints.hit("journal.after_archive")
+            self.disk.rename(successor.directory, self.directory)
+        except OSError:
+            self.disk.rename(aside, self.directory)
+            raise
+        failpoints.hit("journal.after_succession")
+        if not keeps_old:
+            remove_tree(self.disk, aside)
+        path = self.directory / path.name
+        return path, self.disk.open_append(path)
+
+    def is_in_place(self) -> bool:
+        """Say whether the directory has its name; false after a succession that went half way.
+
+        A disk that cannot even tell is no place either; it raises nothing.
+        """
+        try:
+            self.disk.list(self.directory)
+        except OSError:
+            return False
+        return True
 
     def prune(self) -> None:
         """Remove what the kept segments do not need; a failure costs space only."""

@@ -33,7 +33,8 @@ MAX_SEGMENT_FILE_BYTES: Final = 256 << 20
 """A segment is closed at a small part of this; a longer file is not ours."""
 
 OnSnapshot = Callable[[Snapshot], None]
-OnRecord = Callable[[JournalRecord], None]
+OnRecord = Callable[[JournalRecord, bytes], None]
+"""Called with a record and the chain after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +202,7 @@ class Recovery:
             if record.seq > self._seq:
                 self._seq, self._term = record.seq, record.term
                 self._n_records += 1
-                self._on_record(record)
+                self._on_record(record, scan.chain)
         if scan.next_seq == self._seq + 1:
             self._chain = scan.chain
         if scan.fault is not None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast, final
 
-from protocol.codec import decode_trusted_values, encode_values
+from protocol.codec import decode_trusted_values, decode_values, encode_values
 from protocol.errors import ConfigError, ProtocolError
 from protocol.ids import ClusterId
 
@@ -62,6 +62,16 @@ class JournalRecord(NamedTuple):
     event: bytes
 
 
+class EncodedRecord(NamedTuple):
+    """A record as it travels and is written: the same bytes on every node."""
+
+    seq: int
+    body: bytes
+    """The record's msgpack part."""
+    chain: bytes
+    """After it."""
+
+
 class DamagedError(Exception):
     """Bytes that are not what was written; says why. Wrapped by recovery, which knows the file."""
 
@@ -99,23 +109,73 @@ def encode_record(record: JournalRecord, chain: bytes, durable_seq: int) -> tupl
     Raises:
         ProtocolError: `protocol.too_large`; the event is longer than `MAX_EVENT_BYTES`.
     """
+    body = encode_body(record)
+    encoded = EncodedRecord(record.seq, body, chain_after(chain, body))
+    return frame_record(encoded, durable_seq), encoded.chain
+
+
+def encode_body(record: JournalRecord) -> bytes:
+    """Give the part of a record that is the same on every node.
+
+    Raises:
+        ProtocolError: `protocol.too_large`; the event is longer than `MAX_EVENT_BYTES`.
+    """
     if len(record.event) > MAX_EVENT_BYTES:
         raise ProtocolError(
             "protocol.too_large",
             f"an event of {len(record.event)} bytes exceeds the limit of {MAX_EVENT_BYTES}",
             remediation="This is a bug: report the command that led to it.",
         )
-    body = encode_values(tuple(record))
-    new_chain = _blake2b(chain + body, digest_size=_CHAIN_BYTES).digest()
-    payload = body + _TRAILER.pack(durable_seq, new_chain)
-    return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload, new_chain
+    return encode_values(tuple(record))
+
+
+def chain_after(chain: bytes, body: bytes) -> bytes:
+    """Give the chain after a record, from the one before it."""
+    return _blake2b(chain + body, digest_size=_CHAIN_BYTES).digest()
+
+
+def frame_record(record: EncodedRecord, durable_seq: int) -> bytes:
+    """Give the bytes of a record in a segment.
+
+    Args:
+        record: Encoded.
+        durable_seq: The newest seq known to be synced.
+    """
+    payload = record.body + _TRAILER.pack(durable_seq, record.chain)
+    return _FRAME.pack(len(payload), _crc32(payload)) + payload
+
+
+def decode_body(body: bytes) -> JournalRecord:
+    """Read a record that a peer has sent.
+
+    Raises:
+        ProtocolError: `protocol.bad_frame`, `protocol.too_large`.
+    """
+    values = decode_values(body, max_bytes=MAX_PAYLOAD_BYTES)
+    if type(values) is tuple and len(fields := cast("tuple[Any, ...]", values)) == _N_FIELDS:
+        record = JournalRecord._make(fields)
+        if (
+            type(record.term) is type(record.seq) is type(record.at_ms) is int
+            and (record.cause is None or type(record.cause) is str)
+            and type(record.event) is bytes
+        ):
+            return record
+    raise ProtocolError(
+        "protocol.bad_frame",
+        "a record from a peer does not decode",
+        remediation="Run the same build on both sides; if they are, report this.",
+    )
+
+
+_N_FIELDS: Final = len(JournalRecord._fields)
 
 
 @final
 class SegmentScan:
     """Reads a segment's records in order, and stops at the first that is not as it was written.
 
-    Iterate once; then `end`, `chain`, `next_seq` and `fault` tell where and why it stopped.
+    Iterate once; then `end`, `chain`, `next_seq` and `fault` tell where and why it stopped. `chain`
+    is also that of each record while it is looked at.
 
     Args:
         data: The whole segment.
@@ -127,7 +187,7 @@ class SegmentScan:
         self._data = data
         self.end = start
         """The offset after the last good record."""
-        self.chain = header.chain
+        self.chain: bytes = header.chain
         """Of the last good record."""
         self.next_seq = header.first_seq
         """The seq that the record at `end` should have."""
@@ -156,6 +216,7 @@ class SegmentScan:
             if record.seq != seq:
                 break
             offset, chain, seq = start + length, digest, seq + 1
+            self.chain = digest
             yield record
         self.end, self.chain, self.next_seq = offset, chain, seq
         self.fault = _fault_at(data, offset, seq)

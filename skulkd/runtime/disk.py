@@ -73,7 +73,10 @@ class Disk(Protocol):
         ...
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename within one directory, over whatever had the name."""
+        """Rename within one directory: a file over whatever had the name, a directory to a new one.
+
+        Open files stay open under their new name.
+        """
         ...
 
     def truncate(self, path: Path, size_bytes: int) -> None:
@@ -90,6 +93,10 @@ class Disk(Protocol):
 
     def make_private_directory(self, path: Path) -> None:
         """Create a directory with its parents; itself 0700, also where it was there already."""
+        ...
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory; one that is not there is no error."""
         ...
 
     def free_bytes(self, path: Path) -> int:
@@ -166,6 +173,12 @@ class RealDisk:
         path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         if stat.S_IMODE(path.stat().st_mode) != _PRIVATE:
             path.chmod(_PRIVATE)
+        _sync_directory(path.parent)
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove and sync the directory above."""
+        with contextlib.suppress(FileNotFoundError):
+            path.rmdir()
         _sync_directory(path.parent)
 
     def free_bytes(self, path: Path) -> int:

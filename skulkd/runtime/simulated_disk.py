@@ -114,6 +114,9 @@ class SimulatedDisk:
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename."""
+        if source in self._directories:
+            self._rename_directory(source, target)
+            return
         self._files[target] = self._file(source)
         if source != target:
             del self._files[source]
@@ -130,17 +133,34 @@ class SimulatedDisk:
     def list(self, directory: Path) -> tuple[str, ...]:
         """Name the entries."""
         self._require_directory(directory)
+        return tuple(sorted(self._entries(directory)))
+
+    def _entries(self, directory: Path) -> set[str]:
         names = {path.name for path in self._files if path.parent == directory}
-        names |= {path.name for path in self._directories if path.parent == directory != path}
-        return tuple(sorted(names))
+        return names | {path.name for path in self._directories if path.parent == directory != path}
 
     def remove(self, path: Path) -> None:
         """Remove."""
         self._files.pop(path, None)
 
+    def _rename_directory(self, source: Path, target: Path) -> None:
+        if self._entries(target):
+            raise OSError(errno.ENOTEMPTY, "the directory is not empty", str(target))
+        for path in [path for path in self._files if path.is_relative_to(source)]:
+            self._files[target / path.relative_to(source)] = self._files.pop(path)
+        inside = {path for path in self._directories if path.is_relative_to(source)}
+        self._directories -= inside
+        self._directories |= {target / path.relative_to(source) for path in inside}
+
     def make_private_directory(self, path: Path) -> None:
         """Create with parents."""
         self._directories |= {path, *path.parents}
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        if self._entries(path):
+            raise OSError(errno.ENOTEMPTY, "the directory is not empty", str(path))
+        self._directories.discard(path)
 
     def free_bytes(self, path: Path) -> int:
         """Say what still fits."""

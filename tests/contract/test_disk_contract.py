@@ -70,6 +70,41 @@ def test_rename_takes_over_the_name(disk_and_home: tuple[Disk, Path]) -> None:
     assert disk.read(home / "b", max_bytes=1) == b"a"
 
 
+def test_a_directory_is_renamed_with_what_it_holds_and_removed_when_it_is_empty(
+    disk_and_home: tuple[Disk, Path],
+) -> None:
+    disk, home = disk_and_home
+    disk.make_private_directory(home / "old")
+    disk.replace(home / "old" / "file", b"kept")
+    file = disk.open_append(home / "old" / "log")
+    disk.rename(home / "old", home / "new")
+    file.write(b"late")
+    file.sync()
+    file.close()
+    assert disk.list(home) == ("new",)
+    assert disk.list(home / "new") == ("file", "log")
+    assert disk.read(home / "new" / "log", max_bytes=10) == b"late"
+    with pytest.raises(OSError, match=r".") as caught:
+        disk.remove_directory(home / "new")
+    assert caught.value.errno == errno.ENOTEMPTY
+    disk.remove(home / "new" / "file")
+    disk.remove(home / "new" / "log")
+    disk.remove_directory(home / "new")
+    disk.remove_directory(home / "new")
+    assert disk.list(home) == ()
+
+
+def test_a_directory_does_not_take_over_another(disk_and_home: tuple[Disk, Path]) -> None:
+    disk, home = disk_and_home
+    for name in ("one", "other"):
+        disk.make_private_directory(home / name)
+        disk.replace(home / name / "file", name.encode())
+    with pytest.raises(OSError, match=r".") as caught:
+        disk.rename(home / "one", home / "other")
+    assert caught.value.errno == errno.ENOTEMPTY
+    assert disk.read(home / "other" / "file", max_bytes=10) == b"other"
+
+
 def test_truncate_cuts(disk_and_home: tuple[Disk, Path]) -> None:
     disk, home = disk_and_home
     disk.replace(home / "file", b"0123456789")

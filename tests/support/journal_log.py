@@ -55,7 +55,8 @@ class Log:
         self.events = list(cast("tuple[bytes, ...]", decode_trusted_values(snapshot.state)))
         assert self.seq == snapshot.seq
 
-    def on_record(self, record: JournalRecord) -> None:
+    def on_record(self, record: JournalRecord, chain: bytes) -> None:
+        del chain
         assert record.seq == self.seq + 1, "records come without a gap"
         assert record == record_of(record.seq), "a record comes back as it was written"
         self.events.append(record.event)

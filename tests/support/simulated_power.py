@@ -20,6 +20,8 @@ class PoweredDisk:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._is_on = True
+        self.calls_left: int | None = None
+        """After so many more calls the daemon dies; None is never."""
 
     def cut(self) -> None:
         """End this life's access."""
@@ -61,6 +63,10 @@ class PoweredDisk:
         """Create with parents."""
         self._live.make_private_directory(path)
 
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory."""
+        self._live.remove_directory(path)
+
     def free_bytes(self, path: Path) -> int:
         """Say what still fits."""
         return self._live.free_bytes(path)
@@ -71,6 +77,9 @@ class PoweredDisk:
 
     @property
     def _live(self) -> Disk:
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            self._is_on = self._is_on and self.calls_left >= 0
         if not self._is_on:
             raise OSError(errno.EIO, "the daemon is dead")
         return self._disk
