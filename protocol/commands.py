@@ -18,7 +18,7 @@ from protocol.ids import (
 from protocol.instances import LaunchRecord, Phase
 from protocol.nodes import AddressField, NodeCapabilities, NodeFacts, PublicKeyField, Role
 from protocol.placements import PlacementRequest, Plan
-from protocol.state import ClusterSettings, Scope
+from protocol.state import ClusterSettings, InvitationKind, Scope
 
 LogLine = Annotated[str, StringConstraints(max_length=2000)]
 
@@ -30,7 +30,7 @@ class AdmitMember(FrozenModel):
     command_id: CommandIdField
     node_id: NodeIdField
     name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    public_key: str
+    public_key: PublicKeyField
     addresses: Annotated[tuple[AddressField, ...], Field(max_length=16)] = ()
     api_port: Annotated[int, Field(ge=0, le=65535)] = 0
     role: Role = "full"
@@ -75,7 +75,7 @@ class CreateJoinToken(FrozenModel):
     token_id: TokenIdField
     public_key: PublicKeyField
     inviter: NodeIdField
-    token_kind: Literal["token", "code"]
+    token_kind: InvitationKind
     expires_at_ms: int
     uses: Annotated[int, Field(ge=1, le=1000)] = 1
 

@@ -112,7 +112,7 @@ class Member(FrozenModel):
 
     node_id: NodeIdField
     name: str
-    public_key: str
+    public_key: PublicKeyField
     addresses: tuple[str, ...] = ()
     """`HOST:BASE` of its cluster ports, best first; kept so that a cluster that was switched off
     finds itself again without mDNS."""

@@ -43,6 +43,9 @@ Scope = Literal["infer", "read", "operate", "admin"]
 SCOPES: tuple[Scope, ...] = ("infer", "read", "operate", "admin")
 """Each includes the ones before it."""
 
+InvitationKind = Literal["token", "code"]
+"""A long token for machines, a code of six words for people."""
+
 
 class ApiKey(FrozenModel):
     """An API key as State keeps it: only a hash of the secret."""
@@ -90,7 +93,7 @@ class JoinToken(FrozenModel):
     public_key: PublicKeyField
     inviter: NodeIdField
     """The only node that admits guests by it."""
-    kind: Literal["token", "code"]
+    kind: InvitationKind
     created_at_ms: int
     expires_at_ms: int
     uses_left: Annotated[int, Field(ge=0, le=1000)]

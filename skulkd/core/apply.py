@@ -30,22 +30,32 @@ from protocol.events import (
     InstanceRemoved,
     InstanceRetried,
     InstanceStopRequested,
+    JoinTokenCreated,
+    JoinTokenRevoked,
     MasterElected,
     MemberFactsReported,
     MemberJoined,
+    MemberLeft,
+    MemberLost,
+    MemberRemoved,
+    MemberReturned,
     PlacementFailed,
     RunnerPhaseChanged,
     SequencedEvent,
     SettingsChanged,
+    TermSettled,
 )
-from protocol.ids import ClusterId, CommandId, Digest, InstanceId
+from protocol.ids import ClusterId, CommandId, Digest, InstanceId, NodeId
 from protocol.instances import Instance, RunnerStatus
+from protocol.nodes import Presence
 from protocol.state import (
     DEDUPE_WINDOW,
     FAILURES_KEPT,
     RECENT_RESULTS,
+    REMOVED_KEPT,
     ClusterState,
     CommandResult,
+    RemovedMember,
 )
 
 Key = TypeVar("Key")
@@ -68,10 +78,14 @@ def apply(state: ClusterState, sequenced: SequencedEvent) -> ClusterState:
         state: Folded from the log up to and with seq `sequenced.seq - 1`.
         sequenced: The next record.
     """
-    changes = _changes(state, sequenced.event)
+    at_ms = max(state.at_ms, sequenced.at_ms)
+    changes = _changes(state, sequenced.event, at_ms)
     changes["term"] = sequenced.term
     changes["seq"] = sequenced.seq
-    changes["at_ms"] = max(state.at_ms, sequenced.at_ms)
+    changes["at_ms"] = at_ms
+    if not changes.get("is_minority_term", state.is_minority_term):
+        changes["settled_term"] = sequenced.term
+        changes["settled_seq"] = sequenced.seq
     if sequenced.command_id is not None:
         _remember(state, sequenced.command_id, sequenced, changes)
     return state.model_copy(update=changes)
@@ -96,7 +110,7 @@ def state_hash(state: ClusterState) -> Digest:
     return Digest(hashlib.sha256(b"skulk state\0" + canonical.encode()).hexdigest())
 
 
-def _changes(state: ClusterState, event: Event) -> Changes:
+def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
     match event:
         case RunnerPhaseChanged():
             return _phase_changed(state, event)
@@ -116,16 +130,60 @@ def _changes(state: ClusterState, event: Event) -> Changes:
         case DownloadEnded():
             key = f"{event.outcome.node_id}/{event.outcome.model_id}"
             return {"downloads": {**state.downloads, key: event.outcome}}
+        case (
+            MemberJoined()
+            | MemberLost()
+            | MemberLeft()
+            | MemberReturned()
+            | MemberRemoved()
+            | MemberFactsReported()
+            | JoinTokenCreated()
+            | JoinTokenRevoked()
+        ):
+            return _member_changes(state, event, at_ms)
         case _:
             return _cluster_changes(state, event)
+
+
+def _member_changes(
+    state: ClusterState,
+    event: MemberJoined
+    | MemberLost
+    | MemberLeft
+    | MemberReturned
+    | MemberRemoved
+    | MemberFactsReported
+    | JoinTokenCreated
+    | JoinTokenRevoked,
+    at_ms: int,
+) -> Changes:
+    match event:
+        case MemberFactsReported():
+            update: Changes = {"facts": event.facts, "capabilities": event.capabilities}
+            return _changed_member(state, event.node_id, update)
+        case MemberJoined():
+            return _joined(state, event)
+        case MemberLost():
+            return _present(state, event.node_id, "lost", at_ms)
+        case MemberLeft():
+            return _present(state, event.node_id, "left", at_ms)
+        case MemberReturned():
+            return _present(state, event.node_id, "present", at_ms)
+        case MemberRemoved():
+            return _removed(state, event, at_ms)
+        case JoinTokenCreated():
+            return {"join_tokens": {**state.join_tokens, event.token.token_id: event.token}}
+        case JoinTokenRevoked():
+            return {"join_tokens": _without(state.join_tokens, event.token_id)}
+        case _:
+            assert_never(event)
 
 
 def _cluster_changes(
     state: ClusterState,
     event: ClusterFounded
     | MasterElected
-    | MemberJoined
-    | MemberFactsReported
+    | TermSettled
     | CardAdded
     | CardRemoved
     | ApiKeyCreated
@@ -136,11 +194,9 @@ def _cluster_changes(
         case ClusterFounded():
             return {"cluster_id": event.cluster_id}
         case MasterElected():
-            return {"master": event.master}
-        case MemberJoined():
-            return {"members": {**state.members, event.member.node_id: event.member}}
-        case MemberFactsReported():
-            return _facts_reported(state, event)
+            return {"master": event.master, "is_minority_term": event.is_minority}
+        case TermSettled():
+            return {"is_minority_term": False}
         case CardAdded():
             return {"cards": {**state.cards, event.card.model_id: event.card}}
         case CardRemoved():
@@ -155,12 +211,50 @@ def _cluster_changes(
             assert_never(event)
 
 
-def _facts_reported(state: ClusterState, event: MemberFactsReported) -> Changes:
+def _joined(state: ClusterState, event: MemberJoined) -> Changes:
+    node_id = event.member.node_id
+    changes: Changes = {"members": {**state.members, node_id: event.member}}
+    if node_id in state.removed:
+        changes["removed"] = _without(state.removed, node_id)
+    token = None if event.token_id is None else state.join_tokens.get(event.token_id)
+    if token is not None:
+        used = token.model_copy(update={"uses_left": max(0, token.uses_left - 1)})
+        changes["join_tokens"] = {**state.join_tokens, token.token_id: used}
+    return changes
+
+
+def _present(state: ClusterState, node_id: NodeId, presence: Presence, at_ms: int) -> Changes:
+    return _changed_member(state, node_id, {"presence": presence, "since_ms": at_ms})
+
+
+def _changed_member(state: ClusterState, node_id: NodeId, update: Changes) -> Changes:
+    member = state.members.get(node_id)
+    if member is None:
+        return {}
+    return {"members": {**state.members, node_id: member.model_copy(update=update)}}
+
+
+def _removed(state: ClusterState, event: MemberRemoved, at_ms: int) -> Changes:
+    """Forget a node and its downloads; keep its key, so that it is told why it is refused."""
     member = state.members.get(event.node_id)
     if member is None:
         return {}
-    changed = member.model_copy(update={"facts": event.facts, "capabilities": event.capabilities})
-    return {"members": {**state.members, event.node_id: changed}}
+    gone = RemovedMember(
+        node_id=member.node_id, public_key=member.public_key, name=member.name, at_ms=at_ms
+    )
+    removed = {**_without(state.removed, member.node_id), member.node_id: gone}
+    for oldest in tuple(islice(removed, max(0, len(removed) - REMOVED_KEPT))):
+        del removed[oldest]
+    downloads = {
+        key: outcome
+        for key, outcome in state.downloads.items()
+        if outcome.node_id != member.node_id
+    }
+    return {
+        "members": _without(state.members, member.node_id),
+        "removed": removed,
+        "downloads": downloads,
+    }
 
 
 def _phase_changed(state: ClusterState, event: RunnerPhaseChanged) -> Changes:

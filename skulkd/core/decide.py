@@ -13,17 +13,23 @@ from protocol.commands import (
     ChangeSettings,
     Command,
     CreateApiKey,
+    CreateJoinToken,
     PlaceInstance,
     RemoveCard,
+    RemoveMember,
     ReportDownload,
     ReportFacts,
     ReportFailure,
+    ReportLeave,
+    ReportLoss,
     ReportPhase,
     RetryInstance,
     RevokeApiKey,
+    RevokeJoinToken,
+    SettleTerm,
     StopInstance,
 )
-from protocol.errors import RequestError, StoreError
+from protocol.errors import ClusterError, RequestError, StoreError
 from protocol.events import (
     ApiKeyCreated,
     ApiKeyRevoked,
@@ -32,13 +38,11 @@ from protocol.events import (
     DownloadEnded,
     Event,
     MemberFactsReported,
-    MemberJoined,
     SettingsChanged,
 )
-from protocol.nodes import Member, NodeCapabilities
 from protocol.readings import Readings
 from protocol.state import ApiKey, ClusterState, DownloadOutcome
-from skulkd.core import instance_decisions
+from skulkd.core import instance_decisions, invitation_decisions, member_decisions
 
 MAX_CARDS = 1000
 MAX_API_KEYS = 1000
@@ -74,24 +78,56 @@ def decide(
             return instance_decisions.report_failure(state, command, now_ms=now_ms)
         case ReportDownload():
             return _report_download(state, command, now_ms)
+        case (
+            AdmitMember()
+            | ReportLoss()
+            | ReportLeave()
+            | RemoveMember()
+            | CreateJoinToken()
+            | RevokeJoinToken()
+            | SettleTerm()
+        ):
+            return _decide_membership(state, command, now_ms)
         case _:
             return _decide_cluster(state, command, now_ms)
 
 
-def _decide_cluster(
+def _decide_membership(
     state: ClusterState,
     command: AdmitMember
-    | ReportFacts
-    | AddCard
-    | RemoveCard
-    | CreateApiKey
-    | RevokeApiKey
-    | ChangeSettings,
+    | ReportLoss
+    | ReportLeave
+    | RemoveMember
+    | CreateJoinToken
+    | RevokeJoinToken
+    | SettleTerm,
     now_ms: int,
 ) -> tuple[Event, ...]:
     match command:
         case AdmitMember():
-            return _admit(state, command)
+            return member_decisions.admit(state, command, now_ms=now_ms)
+        case ReportLoss():
+            return member_decisions.report_loss(state, command)
+        case ReportLeave():
+            return member_decisions.report_leave(state, command)
+        case RemoveMember():
+            return member_decisions.remove(state, command, now_ms=now_ms)
+        case SettleTerm():
+            return member_decisions.settle(state, command)
+        case CreateJoinToken():
+            return invitation_decisions.create(state, command, now_ms=now_ms)
+        case RevokeJoinToken():
+            return invitation_decisions.revoke(state, command)
+        case _:
+            assert_never(command)
+
+
+def _decide_cluster(
+    state: ClusterState,
+    command: ReportFacts | AddCard | RemoveCard | CreateApiKey | RevokeApiKey | ChangeSettings,
+    now_ms: int,
+) -> tuple[Event, ...]:
+    match command:
         case ReportFacts():
             return _report_facts(state, command)
         case AddCard():
@@ -103,41 +139,13 @@ def _decide_cluster(
         case RevokeApiKey():
             return _revoke_api_key(state, command)
         case ChangeSettings():
-            if command.settings == state.settings:
-                return ()
-            return (SettingsChanged(settings=command.settings),)
+            return _change_settings(state, command)
         case _:
             assert_never(command)
 
 
-def _admit(state: ClusterState, command: AdmitMember) -> tuple[Event, ...]:
-    known = state.members.get(command.node_id)
-    if known is not None and known.public_key != command.public_key:
-        raise RequestError(
-            "request.invalid",
-            f"node {command.node_id} is a member with another public key",
-            remediation="Remove the node from the cluster, then let it join again.",
-        )
-    member = Member(
-        node_id=command.node_id,
-        name=command.name,
-        public_key=command.public_key,
-        addresses=command.addresses,
-        role=command.role,
-        facts=None if known is None else known.facts,
-        capabilities=NodeCapabilities() if known is None else known.capabilities,
-    )
-    return () if member == known else (MemberJoined(member=member),)
-
-
 def _report_facts(state: ClusterState, command: ReportFacts) -> tuple[Event, ...]:
-    member = state.members.get(command.node_id)
-    if member is None:
-        raise RequestError(
-            "request.not_found",
-            f"node {command.node_id} reported facts and is not a member",
-            remediation="Let the node join the cluster first.",
-        )
+    member = member_decisions.member_of(state, command.node_id)
     if member.facts == command.facts and member.capabilities == command.capabilities:
         return ()
     return (
@@ -150,6 +158,7 @@ def _report_facts(state: ClusterState, command: ReportFacts) -> tuple[Event, ...
 def _report_download(
     state: ClusterState, command: ReportDownload, now_ms: int
 ) -> tuple[Event, ...]:
+    member_decisions.member_of(state, command.node_id)
     outcome = DownloadOutcome(
         node_id=command.node_id,
         model_id=command.model_id,
@@ -224,3 +233,18 @@ def _revoke_api_key(state: ClusterState, command: RevokeApiKey) -> tuple[Event, 
             remediation="`skulk keys list` shows the keys.",
         )
     return (ApiKeyRevoked(key_id=command.key_id),)
+
+
+def _change_settings(state: ClusterState, command: ChangeSettings) -> tuple[Event, ...]:
+    if command.settings == state.settings:
+        return ()
+    if command.settings.policy == "quorum" != state.settings.policy and state.is_minority_term:
+        # It would hold at once, and with it nothing could be changed any more, not even back.
+        raise ClusterError(
+            "cluster.minority_term",
+            "the policy cannot become quorum while this node was elected by half of the voters "
+            "or fewer",
+            remediation="Bring other members back, or remove those that are gone for good "
+            "(`skulk cluster remove`).",
+        )
+    return (SettingsChanged(settings=command.settings),)

@@ -10,22 +10,41 @@ from protocol.cards import card_digest
 from protocol.events import (
     ApiKeyRevoked,
     CardRemoved,
+    ClusterFounded,
+    Event,
     InstanceFailed,
     InstancePlaced,
     InstanceRemoved,
     InstanceRetried,
     InstanceStopRequested,
+    JoinTokenCreated,
+    JoinTokenRevoked,
+    MasterElected,
     MemberFactsReported,
+    MemberJoined,
+    MemberLeft,
+    MemberLost,
+    MemberRemoved,
+    MemberReturned,
     RunnerPhaseChanged,
     SequencedEvent,
+    TermSettled,
 )
 from protocol.instances import Instance
-from protocol.state import DEDUPE_WINDOW, FAILURES_KEPT, RECENT_RESULTS, ClusterState
+from protocol.peer_messages import MAX_MEMBERS
+from protocol.state import (
+    DEDUPE_WINDOW,
+    FAILURES_KEPT,
+    RECENT_RESULTS,
+    REMOVED_KEPT,
+    ClusterState,
+)
+from skulkd.core.invitation_decisions import MAX_JOIN_TOKENS
 
 
 def violations(state: ClusterState) -> tuple[str, ...]:
     """Name what does not hold of a state."""
-    found = [*_bounds(state), *_keys(state), *_copies(state)]
+    found = [*_bounds(state), *_keys(state), *_copies(state), *_membership(state)]
     for instance in state.instances.values():
         found.extend(f"instance {instance.instance_id}: {what}" for what in _instance(instance))
     return tuple(found)
@@ -40,36 +59,75 @@ def event_violations(state: ClusterState, sequenced: SequencedEvent) -> tuple[st
         found.append(f"term {sequenced.term} follows term {state.term}")
     if sequenced.at_ms < state.at_ms:
         found.append(f"stamp {sequenced.at_ms} follows stamp {state.at_ms}")
+    found.extend(_term(state, sequenced))
     found.extend(_unknown(state, sequenced))
     return tuple(found)
+
+
+def _term(state: ClusterState, sequenced: SequencedEvent) -> Iterator[str]:
+    """Check that a term begins with its election, and has one."""
+    is_new = sequenced.term > state.term
+    match sequenced.event:
+        case ClusterFounded():
+            return
+        case MasterElected():
+            if not is_new and state.master is not None:
+                yield f"term {sequenced.term} elects {sequenced.event.master} after {state.master}"
+        case _:
+            if is_new:
+                yield f"term {sequenced.term} begins with {sequenced.event.kind}"
 
 
 def _unknown(state: ClusterState, sequenced: SequencedEvent) -> Iterator[str]:
     """Name what the event speaks of and the state does not hold."""
     event = sequenced.event
-    match event:
-        case MemberFactsReported():
-            is_known, what = event.node_id in state.members, event.node_id
-        case CardRemoved():
-            is_known, what = event.model_id in state.cards, event.model_id
-        case ApiKeyRevoked():
-            is_known, what = event.key_id in state.api_keys, event.key_id
-        case InstanceFailed():
-            what = event.failure.instance_id
-            is_known = what in state.instances
-        case InstanceRetried() | InstanceStopRequested() | InstanceRemoved():
-            is_known, what = event.instance_id in state.instances, event.instance_id
-        case RunnerPhaseChanged():
-            instance = state.instances.get(event.instance_id)
-            what = f"attempt {event.runner.attempt} of {event.instance_id}"
-            is_known = instance is not None and instance.attempt == event.runner.attempt
-        case InstancePlaced():
-            what = f"a free place for {event.instance.instance_id}"
-            is_known = event.instance.instance_id not in state.instances
-        case _:
-            return
+    is_known, what = _about_members(state, event) or _about_the_rest(state, event) or (True, "")
     if not is_known:
         yield f"{event.kind}: the state does not hold {what}"
+
+
+def _about_members(state: ClusterState, event: Event) -> tuple[bool, str] | None:
+    match event:
+        case (
+            MemberFactsReported() | MemberLost() | MemberLeft() | MemberReturned() | MemberRemoved()
+        ):
+            return event.node_id in state.members, event.node_id
+        case MemberJoined():
+            if event.token_id is None:
+                return None
+            token = state.join_tokens.get(event.token_id)
+            return token is not None and token.uses_left > 0, f"a use of {event.token_id}"
+        case JoinTokenCreated():
+            token_id = event.token.token_id
+            return token_id not in state.join_tokens, f"a free place for {token_id}"
+        case JoinTokenRevoked():
+            return event.token_id in state.join_tokens, event.token_id
+        case TermSettled():
+            return state.is_minority_term, "a term that is to be settled"
+        case _:
+            return None
+
+
+def _about_the_rest(state: ClusterState, event: Event) -> tuple[bool, str] | None:
+    match event:
+        case CardRemoved():
+            return event.model_id in state.cards, event.model_id
+        case ApiKeyRevoked():
+            return event.key_id in state.api_keys, event.key_id
+        case InstanceFailed():
+            instance_id = event.failure.instance_id
+            return instance_id in state.instances, instance_id
+        case InstanceRetried() | InstanceStopRequested() | InstanceRemoved():
+            return event.instance_id in state.instances, event.instance_id
+        case RunnerPhaseChanged():
+            instance = state.instances.get(event.instance_id)
+            is_known = instance is not None and instance.attempt == event.runner.attempt
+            return is_known, f"attempt {event.runner.attempt} of {event.instance_id}"
+        case InstancePlaced():
+            instance_id = event.instance.instance_id
+            return instance_id not in state.instances, f"a free place for {instance_id}"
+        case _:
+            return None
 
 
 def _bounds(state: ClusterState) -> Iterator[str]:
@@ -81,6 +139,15 @@ def _bounds(state: ClusterState) -> Iterator[str]:
         yield f"{len(state.failures)} failures are kept"
     if len(state.placement_failures) > FAILURES_KEPT:
         yield f"{len(state.placement_failures)} failed placements are kept"
+    if len(state.members) > MAX_MEMBERS:
+        yield f"there are {len(state.members)} members"
+    if len(state.removed) > REMOVED_KEPT:
+        yield f"{len(state.removed)} removed members are kept"
+    if len(state.join_tokens) > MAX_JOIN_TOKENS:
+        yield f"there are {len(state.join_tokens)} invitations"
+    settled = (state.settled_term, state.settled_seq)
+    if settled > (state.term, state.seq) or (state.is_minority_term and settled[1] >= state.seq):
+        yield f"settled at {settled}, and the log ends at {(state.term, state.seq)}"
     beyond = [result for result in state.results.values() if result.seq > state.seq]
     beyond.extend(result for result in state.recent_results if result.seq > state.seq)
     if beyond:
@@ -94,10 +161,31 @@ def _keys(state: ClusterState) -> Iterator[str]:
         *((key, instance.instance_id) for key, instance in state.instances.items()),
         *((key, card.model_id) for key, card in state.cards.items()),
         *((key, api_key.key_id) for key, api_key in state.api_keys.items()),
+        *((key, token.token_id) for key, token in state.join_tokens.items()),
+        *((key, removed.node_id) for key, removed in state.removed.items()),
         *((key, result.command_id) for key, result in state.results.items()),
         *((key, f"{done.node_id}/{done.model_id}") for key, done in state.downloads.items()),
     ]
     yield from (f"key {key} holds {inside}" for key, inside in pairs if key != inside)
+
+
+def _membership(state: ClusterState) -> Iterator[str]:
+    """Check that what belongs to a node belongs to a member; a removed node leaves nothing."""
+    yield from (f"{key} is a member and removed" for key in state.removed.keys() & state.members)
+    if state.members and all(member.presence == "left" for member in state.members.values()):
+        yield "no member has a vote"
+    for token in state.join_tokens.values():
+        if token.inviter not in state.members:
+            yield f"{token.token_id} was made by {token.inviter}, who is no member"
+    for outcome in state.downloads.values():
+        if outcome.node_id not in state.members:
+            yield f"a download of {outcome.node_id} is kept, who is no member"
+    for instance in state.instances.values():
+        gone = {runner.rank for runner in instance.runners if runner.phase == "stopped"}
+        for shard in instance.plan.shards:
+            is_over = instance.desired == "stopped" and shard.rank in gone
+            if shard.node_id not in state.members and not is_over:
+                yield f"{instance.instance_id} is placed on {shard.node_id}, who is no member"
 
 
 def _copies(state: ClusterState) -> Iterator[str]:

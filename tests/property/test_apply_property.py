@@ -11,12 +11,18 @@ from protocol.commands import (
     Command,
     CreateApiKey,
     RemoveCard,
+    RemoveMember,
+    ReportLeave,
+    ReportLoss,
     RetryInstance,
     RevokeApiKey,
+    RevokeJoinToken,
+    SettleTerm,
     StopInstance,
 )
 from protocol.errors import SkulkError
-from protocol.events import EVENT, SequencedEvent
+from protocol.events import EVENT, ClusterFounded, Event, MasterElected, SequencedEvent
+from protocol.ids import CommandId
 from protocol.instances import PHASE_ORDER, Phase
 from protocol.state import ClusterState
 from skulkd.core.apply import apply, initial_state, repeated, state_hash
@@ -31,17 +37,21 @@ from tests.support.builders import (
     a_facts_report,
     a_failure_report,
     a_key_id,
+    a_node_id,
     a_phase_report,
     a_placement,
     a_reading,
     a_request,
     a_scripted_card,
+    a_token_id,
     an_admission,
     an_instance_id,
+    an_invitation,
     some_readings,
 )
 
-NODES = (1, 2)
+NODES = (1, 2, 3)
+MASTER = 1
 INSTANCES = (100, 101, 102)
 MODELS = ("test/one", "test/two")
 PHASES: tuple[Phase, ...] = (*PHASE_ORDER, "stopping", "stopped", "failed")
@@ -72,7 +82,14 @@ class Reporting:
     late: bool
 
 
-Step = Command | Placing | Reporting
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Electing:
+    """The next term begins; its master stays the one node that cannot go."""
+
+    is_minority: bool
+
+
+Step = Command | Placing | Reporting | Electing
 
 placements = st.builds(
     Placing, model=st.sampled_from(MODELS), node=nodes, number=st.sampled_from(INSTANCES)
@@ -85,6 +102,31 @@ reports = st.builds(
     was_ready=st.booleans(),
     late=st.sampled_from((False, False, False, True)),
 )
+elections = st.builds(Electing, is_minority=st.booleans())
+
+
+@st.composite
+def orders_about_members(draw: st.DrawFn) -> Command:
+    """Ask for what changes members and invitations; ids are made unique when their turn comes."""
+    node, token = draw(nodes), draw(st.integers(1, 3))
+    command_id, node_id = a_command_id(1), a_node_id(node)
+    possible: tuple[Command, ...] = (
+        an_admission(node, token=draw(st.sampled_from((None, token)))),
+        an_admission(node, addresses=(f"10.0.0.{draw(nodes)}:12416",)),
+        ReportLoss(command_id=command_id, node_id=node_id, silent_ms=6000, is_refused=False),
+        ReportLeave(command_id=command_id, node_id=node_id),
+        RemoveMember(command_id=command_id, node_id=node_id),
+        an_invitation(
+            token,
+            inviter=node,
+            uses=draw(st.integers(1, 2)),
+            expires_at_ms=NOW_MS + draw(st.sampled_from((1000, 10_000, 3_600_000))),
+        ),
+        RevokeJoinToken(command_id=command_id, token_id=a_token_id(token)),
+        SettleTerm(command_id=command_id, term=draw(st.integers(1, 3))),
+        a_facts_report(node),
+    )
+    return draw(st.sampled_from(possible))
 
 
 @st.composite
@@ -108,18 +150,22 @@ def orders(draw: st.DrawFn) -> Command:
             scope="infer",
         ),
         RevokeApiKey(command_id=a_command_id(30 + key), key_id=a_key_id(key)),
-        an_admission(draw(nodes), command=1),
     )
     return draw(st.sampled_from(possible))
 
 
 def stories() -> st.SearchStrategy[list[Step]]:
     founded: list[Step] = [
-        *(an_admission(node, command=node) for node in NODES),
-        *(a_facts_report(node, command=10 + node) for node in NODES),
+        an_admission(MASTER),
+        an_invitation(9, uses=len(NODES)),
+        *(an_admission(node, token=9) for node in NODES),
+        *(a_facts_report(node) for node in NODES),
     ]
-    rest = st.lists(st.one_of(placements, reports, reports, orders()), min_size=8, max_size=40)
-    return rest.map(lambda drawn: founded + drawn)
+    steps = st.one_of(
+        placements, reports, reports, orders(), orders_about_members(), orders_about_members(),
+        elections,
+    )  # fmt: skip
+    return st.lists(steps, min_size=8, max_size=40).map(lambda drawn: founded + drawn)
 
 
 class Log:
@@ -130,6 +176,22 @@ class Log:
         self.records: list[SequencedEvent] = []
         self.accepted: list[Command] = []
         self.refusals: list[SkulkError] = []
+        self.term = 1
+        self.append(ClusterFounded(cluster_id=a_cluster_id()), NOW_MS, None)
+        self.append(MasterElected(master=a_node_id(MASTER)), NOW_MS, None)
+
+    def append(self, event: Event, now_ms: int, command_id: CommandId | None) -> None:
+        record = SequencedEvent(
+            term=self.term,
+            seq=self.state.seq + 1,
+            at_ms=now_ms,
+            command_id=command_id,
+            event=event,
+        )
+        assert event_violations(self.state, record) == ()
+        self.state = apply(self.state, record)
+        self.records.append(record)
+        assert violations(self.state) == ()
 
     def submit(self, command: Command, *, now_ms: int) -> None:
         try:
@@ -138,17 +200,7 @@ class Log:
             self.refusals.append(refusal)
             return
         for event in events:
-            record = SequencedEvent(
-                term=1,
-                seq=self.state.seq + 1,
-                at_ms=now_ms,
-                command_id=command.command_id,
-                event=event,
-            )
-            assert event_violations(self.state, record) == ()
-            self.state = apply(self.state, record)
-            self.records.append(record)
-            assert violations(self.state) == ()
+            self.append(event, now_ms, command.command_id)
         if events:
             self.accepted.append(command)
 
@@ -158,6 +210,10 @@ class Log:
                 self._place(step, now_ms)
             case Reporting():
                 self._report(step, now_ms)
+            case Electing():
+                self.term += 1
+                elected = MasterElected(master=a_node_id(MASTER), is_minority=step.is_minority)
+                self.append(elected, now_ms, None)
             case _:
                 self.submit(step, now_ms=now_ms)
 
@@ -186,7 +242,11 @@ class Log:
 
 def told(story: list[Step]) -> Log:
     log = Log()
-    for place, step in enumerate(story):
+    for place, drawn in enumerate(story):
+        step = drawn
+        if not isinstance(step, Placing | Reporting | Electing):
+            # The window's own test is below; here each step is to be decided.
+            step = step.model_copy(update={"command_id": a_command_id(20_000 + place)})
         log.take(step, now_ms=NOW_MS + 1000 * place)
     return log
 

@@ -45,7 +45,9 @@ def some_command(chance: random.Random, number: int) -> Command:
     model = ModelId(f"model-{chance.randrange(5)}")
     match chance.randrange(4):
         case 0:
-            return an_admission(chance.randrange(1, 8), command=number)
+            return an_admission(
+                1, command=number, addresses=(f"10.0.0.{chance.randrange(1, 8)}:12416",)
+            )
         case 1:
             return AddCard(command_id=command_id, card=a_card(model_id=model))
         case 2:

@@ -21,7 +21,9 @@ from protocol.cards import (
     card_digest,
 )
 from protocol.commands import (
+    AddCard,
     AdmitMember,
+    CreateJoinToken,
     PlaceInstance,
     ReportFacts,
     ReportFailure,
@@ -37,10 +39,12 @@ from protocol.ids import (
     KeyId,
     ModelId,
     NodeId,
+    TokenId,
     cluster_id_of,
     command_id_of,
     key_id_of,
     node_id_of,
+    token_id_of,
 )
 from protocol.instances import Instance, InstanceFailure, Phase, RunnerStatus
 from protocol.nodes import (
@@ -49,6 +53,7 @@ from protocol.nodes import (
     Member,
     NodeCapabilities,
     NodeFacts,
+    Presence,
     Role,
 )
 from protocol.placements import (
@@ -58,7 +63,7 @@ from protocol.placements import (
     ShardAssignment,
 )
 from protocol.readings import NodeReading, Readings
-from protocol.state import ClusterState
+from protocol.state import ClusterState, InvitationKind, JoinToken
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -72,9 +77,14 @@ def a_digest(text: str) -> Digest:
     return Digest(hashlib.sha256(text.encode()).hexdigest())
 
 
+def a_public_key(number: int = 1) -> str:
+    """Make the public key of node `number`."""
+    return hashlib.sha256(f"key of node {number}".encode()).hexdigest()
+
+
 def a_node_id(number: int = 1) -> NodeId:
-    """Make the id of node `number`."""
-    return node_id_of(f"node {number}".encode())
+    """Make the id of node `number`: that of its key."""
+    return node_id_of(bytes.fromhex(a_public_key(number)))
 
 
 def a_command_id(number: int = 1, *, node: int = 1) -> CommandId:
@@ -95,6 +105,11 @@ def a_cluster_id(number: int = 1) -> ClusterId:
 def a_key_id(number: int = 1) -> KeyId:
     """Make an API key's id."""
     return key_id_of(hashlib.sha256(f"key {number}".encode()).digest())
+
+
+def a_token_id(number: int = 1) -> TokenId:
+    """Make an invitation's id."""
+    return token_id_of(hashlib.sha256(f"token {number}".encode()).digest())
 
 
 def a_card(
@@ -229,15 +244,38 @@ def a_member(
     has_facts: bool = True,
     backends: tuple[BackendTag, ...] = ("llama_server-cpu", SCRIPTED_CPU),
     role: Role = "full",
+    presence: Presence = "present",
 ) -> Member:
     """Make node `number`; `has_facts=False` is a node whose first probe is under way."""
     return Member(
         node_id=a_node_id(number),
         name=f"box-{number}",
-        public_key=f"key-of-{number}",
+        public_key=a_public_key(number),
         role=role,
+        presence=presence,
         facts=(facts or some_facts()) if has_facts else None,
         capabilities=NodeCapabilities(backends=backends if has_facts else ()),
+    )
+
+
+def a_token(
+    number: int = 1,
+    *,
+    inviter: int = 1,
+    kind: InvitationKind = "token",
+    uses_left: int = 1,
+    created_at_ms: int = NOW_MS,
+    expires_at_ms: int = NOW_MS + 3_600_000,
+) -> JoinToken:
+    """Make invitation `number`, as State keeps it."""
+    return JoinToken(
+        token_id=a_token_id(number),
+        public_key=hashlib.sha256(f"one-time key {number}".encode()).hexdigest(),
+        inviter=a_node_id(inviter),
+        kind=kind,
+        created_at_ms=created_at_ms,
+        expires_at_ms=expires_at_ms,
+        uses_left=uses_left,
     )
 
 
@@ -391,6 +429,7 @@ def a_state(
     members: Iterable[Member] | None = None,
     instances: Iterable[Instance] = (),
     failures: tuple[InstanceFailure, ...] = (),
+    tokens: Iterable[JoinToken] = (),
     seq: int = 10,
 ) -> ClusterState:
     """Make a state of one full node, or of the members given."""
@@ -399,11 +438,14 @@ def a_state(
         cluster_id=a_cluster_id(),
         term=1,
         seq=seq,
+        settled_term=1,
+        settled_seq=seq,
         at_ms=NOW_MS,
         master=a_node_id(1) if known else None,
         members={member.node_id: member for member in known},
         instances={instance.instance_id: instance for instance in instances},
         failures=failures,
+        join_tokens={token.token_id: token for token in tokens},
     )
 
 
@@ -424,15 +466,53 @@ def a_request(card: ModelCard | None = None) -> PlacementRequest:
     return PlacementRequest(model_id=(card or a_scripted_card()).model_id)
 
 
-def an_admission(number: int = 1, *, command: int = 1) -> AdmitMember:
-    """Admit node `number`."""
+def an_admission(
+    number: int = 1,
+    *,
+    command: int = 1,
+    token: int | None = None,
+    addresses: tuple[str, ...] = (),
+    role: Role = "full",
+) -> AdmitMember:
+    """Admit node `number`, by invitation `token`, or let it renew what is known of it."""
     member = a_member(number)
     return AdmitMember(
         command_id=a_command_id(command),
         node_id=member.node_id,
         name=member.name,
         public_key=member.public_key,
+        addresses=addresses,
+        role=role,
+        token_id=None if token is None else a_token_id(token),
     )
+
+
+def an_invitation(
+    number: int = 1,
+    *,
+    command: int = 3,
+    inviter: int = 1,
+    kind: InvitationKind = "token",
+    expires_at_ms: int = NOW_MS + 60_000,
+    uses: int = 1,
+) -> CreateJoinToken:
+    """Make invitation `number` valid."""
+    token = a_token(number)
+    return CreateJoinToken(
+        command_id=a_command_id(command),
+        token_id=token.token_id,
+        public_key=token.public_key,
+        inviter=a_node_id(inviter),
+        token_kind=kind,
+        expires_at_ms=expires_at_ms,
+        uses=uses,
+    )
+
+
+def an_added_card(number: int = 1) -> AddCard:
+    """Add custom card `number`: a command that stands alone, and changes something."""
+    card = a_scripted_card(model_id=f"test/card-{number}")
+    return AddCard(command_id=a_command_id(number), card=card)
 
 
 def a_facts_report(number: int = 1, *, command: int = 2) -> ReportFacts:

@@ -158,7 +158,7 @@ def make_state(*instances: Instance, **changes: object) -> ClusterState:
         term=1,
         seq=5,
         master=NODE,
-        members={NODE: Member(node_id=NODE, name="alpha", public_key="pk")},
+        members={NODE: Member(node_id=NODE, name="alpha", public_key="0" * 64)},
         instances={item.instance_id: item for item in instances},
     )
     return state.model_copy(update=changes)

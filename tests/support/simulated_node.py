@@ -41,7 +41,7 @@ from skulkd.worker.machine import MachineView
 from skulkd.worker.probes import ProbeSettings
 from skulkd.worker.readings import JournalStatus
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
-from tests.support.builders import a_cluster_id, a_node_id, an_engine, some_facts
+from tests.support.builders import a_cluster_id, a_node_id, a_public_key, an_engine, some_facts
 from tests.support.fake_ports import FakeHealth, FakeListeners
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.simulated_launcher import SimulatedLauncher
@@ -203,7 +203,7 @@ class SimulatedNode:
                 command_id=gateway.mint_command_id(),
                 node_id=world.node_id,
                 name="box",
-                public_key="key",
+                public_key=a_public_key(1),
                 role=world.role,
             )
         )

@@ -11,18 +11,26 @@ from protocol.events import (
     InstanceRemoved,
     InstanceRetried,
     InstanceStopRequested,
+    JoinTokenCreated,
+    JoinTokenRevoked,
     MasterElected,
     MemberFactsReported,
     MemberJoined,
+    MemberLeft,
+    MemberLost,
+    MemberRemoved,
+    MemberReturned,
     PlacementFailed,
     RunnerPhaseChanged,
     SettingsChanged,
+    TermSettled,
 )
 from protocol.instances import LaunchRecord
 from protocol.state import (
     DEDUPE_WINDOW,
     FAILURES_KEPT,
     RECENT_RESULTS,
+    REMOVED_KEPT,
     ApiKey,
     ClusterSettings,
     ClusterState,
@@ -44,6 +52,8 @@ from tests.support.builders import (
     a_runner,
     a_sequenced,
     a_state,
+    a_token,
+    a_token_id,
     an_error,
     an_instance,
     an_instance_id,
@@ -95,6 +105,80 @@ def test_facts_are_kept_with_their_member() -> None:
         ),
     )
     assert state.members[a_node_id()] == member
+
+
+def test_what_a_member_does_is_its_presence_since_the_events_stamp() -> None:
+    state = a_state(members=[a_member(1), a_member(2)])
+    node_id = a_node_id(2)
+    story = (
+        (MemberLost(node_id=node_id, silent_ms=6000, is_refused=False), "lost"),
+        (MemberReturned(node_id=node_id), "present"),
+        (MemberLeft(node_id=node_id), "left"),
+        (MemberReturned(node_id=node_id), "present"),
+    )
+    for step, (event, presence) in enumerate(story, start=1):
+        record = a_sequenced(event, seq=state.seq + 1, at_ms=NOW_MS + step)
+        state = apply(state, record)
+        member = state.members[node_id]
+        assert (member.presence, member.since_ms) == (presence, NOW_MS + step)
+    assert state.members[a_node_id(1)] == a_member(1)
+
+
+def test_joining_uses_an_invitation_up_and_keeps_it() -> None:
+    state = after(a_state(), JoinTokenCreated(token=a_token(uses_left=1)))
+    state = after(state, MemberJoined(member=a_member(2), token_id=a_token_id()))
+    assert state.join_tokens[a_token_id()].uses_left == 0
+    state = after(state, MemberJoined(member=a_member(3), token_id=a_token_id()))
+    assert state.join_tokens[a_token_id()].uses_left == 0
+    assert after(state, JoinTokenRevoked(token_id=a_token_id())).join_tokens == {}
+
+
+def test_a_removed_member_leaves_its_key_and_nothing_else() -> None:
+    outcomes = {
+        f"{a_node_id(n)}/{MODEL}": DownloadOutcome(
+            node_id=a_node_id(n), model_id=MODEL, at_ms=NOW_MS, size_bytes=5
+        )
+        for n in (1, 2)
+    }
+    state = a_state(members=[a_member(1), a_member(2)]).model_copy(update={"downloads": outcomes})
+    state = after(state, MemberRemoved(node_id=a_node_id(2)))
+    assert set(state.members) == {a_node_id(1)}
+    assert set(state.downloads) == {f"{a_node_id(1)}/{MODEL}"}
+    gone = state.removed[a_node_id(2)]
+    assert (gone.public_key, gone.name, gone.at_ms) == (a_member(2).public_key, "box-2", NOW_MS)
+    back = after(state, MemberJoined(member=a_member(2)))
+    assert (back.removed, set(back.members)) == ({}, {a_node_id(1), a_node_id(2)})
+
+
+def test_the_oldest_removed_members_are_forgotten_first() -> None:
+    state = a_state()
+    for number in range(2, REMOVED_KEPT + 5):
+        state = after(
+            state,
+            MemberJoined(member=a_member(number, has_facts=False)),
+            MemberRemoved(node_id=a_node_id(number)),
+        )
+    assert len(state.removed) == REMOVED_KEPT
+    assert a_node_id(4) not in state.removed
+    assert list(state.removed) == [a_node_id(number) for number in range(5, REMOVED_KEPT + 5)]
+
+
+def test_what_a_minority_decides_is_settled_only_with_its_term() -> None:
+    state = a_state(seq=10)
+    assert (state.settled_term, state.settled_seq) == (1, 10)
+
+    def then(event: Event, term: int) -> tuple[bool, int, int]:
+        nonlocal state
+        state = apply(state, a_sequenced(event, seq=state.seq + 1, term=term))
+        return state.is_minority_term, state.settled_term, state.settled_seq
+
+    minority = MasterElected(master=a_node_id(), is_minority=True)
+    assert then(minority, 2) == (True, 1, 10)
+    assert then(CardAdded(card=a_card()), 2) == (True, 1, 10)
+    assert then(TermSettled(), 2) == (False, 2, 13)
+    assert then(CardRemoved(model_id=MODEL), 2) == (False, 2, 14)
+    assert then(minority, 3) == (True, 2, 14)
+    assert then(MasterElected(master=a_node_id(), is_minority=False), 4) == (False, 4, 16)
 
 
 def test_ready_clears_the_failure_and_keeps_the_launch_for_the_model() -> None:
@@ -179,7 +263,7 @@ def test_outcomes_cards_keys_and_settings_are_replaced_by_id() -> None:
     assert (state.cards, state.api_keys) == ({}, {})
 
 
-def test_events_about_unknown_instances_change_only_the_position() -> None:
+def test_events_about_the_unknown_change_only_the_position() -> None:
     state = a_state()
     for event in (
         RunnerPhaseChanged(instance_id=an_instance_id(), runner=a_runner()),
@@ -189,8 +273,12 @@ def test_events_about_unknown_instances_change_only_the_position() -> None:
         MemberFactsReported(
             node_id=a_node_id(9), facts=some_facts(), capabilities=a_member().capabilities
         ),
+        MemberLost(node_id=a_node_id(9), silent_ms=6000, is_refused=False),
+        MemberRemoved(node_id=a_node_id(9)),
+        JoinTokenRevoked(token_id=a_token_id(9)),
     ):
-        assert after(state, event) == state.model_copy(update={"seq": state.seq + 1})
+        seq = state.seq + 1
+        assert after(state, event) == state.model_copy(update={"seq": seq, "settled_seq": seq})
 
 
 def test_a_command_is_remembered_with_its_last_event() -> None:

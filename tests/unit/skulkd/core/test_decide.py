@@ -50,6 +50,7 @@ from tests.support.builders import (
     a_phase_report,
     a_placement,
     a_plan,
+    a_public_key,
     a_reading,
     a_request,
     a_scripted_card,
@@ -372,12 +373,14 @@ def test_an_admission_keeps_facts_and_says_nothing_new_twice() -> None:
 
 
 def test_a_member_does_not_change_its_key() -> None:
-    stranger = an_admission().model_copy(update={"public_key": "another"})
-    assert refused(a_state(), stranger).code == "request.invalid"
+    known = a_member().model_copy(update={"public_key": a_public_key(2)})
+    error = refused(a_state(members=[known]), an_admission())
+    assert error.code == "request.invalid"
+    assert "with another public key" in error.message
 
 
 def test_facts_of_a_stranger_are_refused() -> None:
-    assert refused(a_state(), a_facts_report(9)).code == "request.not_found"
+    assert refused(a_state(), a_facts_report(9)).code == "cluster.not_member"
 
 
 def test_the_same_outcome_of_a_download_is_an_event_once() -> None:
