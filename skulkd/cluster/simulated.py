@@ -22,7 +22,9 @@ from protocol.envelope import (
     Plane,
 )
 from protocol.ids import NodeId
+from skulkd.cluster.guests import OnGuest, Stranger
 from skulkd.cluster.link_views import Duplicate, PeerInfo
+from skulkd.cluster.simulated_ends import SimulatedEnd
 from skulkd.cluster.simulated_guests import SimulatedDoor, SimulatedGuestDialler
 from skulkd.cluster.simulated_links import Link, Links, Outlook
 from skulkd.cluster.stranger_list import NO_MEMBER
@@ -43,7 +45,7 @@ class NetworkFaults:
 
 @dataclass(slots=True)
 class _Queued:
-    receiver: "SimulatedTransport"
+    receiver: SimulatedEnd
     link: Link | None
     """None on the way to oneself."""
     n_breaks: int
@@ -67,7 +69,7 @@ class SimulatedNetwork:
     def __init__(self, rng: random.Random, faults: NetworkFaults | None = None) -> None:
         self.faults = faults or NetworkFaults()
         self._rng = rng
-        self._nodes: dict[NodeId, SimulatedTransport] = {}
+        self._nodes: dict[NodeId, SimulatedEnd] = {}
         self._hosts: dict[NodeId, str] = {}
         self._cuts: set[tuple[NodeId, NodeId]] = set()
         self._links = Links(rng, self._outlook, self._tell)
@@ -95,24 +97,26 @@ class SimulatedNetwork:
             wire: The number that its hello says.
             is_open: False leaves its ports closed until `open`.
         """
-        before = self._nodes.get(node_id)
-        if before is not None:
-            self.detach(before)
+        self.detach(node_id)
         number = len(self._hosts) + 1
         self._hosts.setdefault(node_id, f"10.0.{number // 256}.{number % 256}")
-        transport = SimulatedTransport(self, node_id, public_key=public_key, wire=wire)
-        self._nodes[node_id] = transport
+        end = SimulatedEnd(node_id=node_id, public_key=public_key, wire=wire)
+        self._nodes[node_id] = end
         if is_open:
-            transport.listen([self.host_of(node_id)], DEFAULT_BASE_PORT)
+            end.listen([self.host_of(node_id)], DEFAULT_BASE_PORT)
         self.look()
-        return transport
+        return SimulatedTransport(self, end)
 
-    def detach(self, transport: "SimulatedTransport") -> None:
+    def detach(self, node_id: NodeId) -> None:
         """Take a node off the network, as when its process dies; what is on its way is lost."""
-        if self._nodes.get(transport.node_id) is transport:
-            del self._nodes[transport.node_id]
-            self._links.hang_up_all(transport.node_id)
+        if self._nodes.pop(node_id, None) is not None:
+            self._links.hang_up_all(node_id)
             self.look()
+
+    def leave(self, end: SimulatedEnd) -> None:
+        """Take one process off, unless another has taken its place already."""
+        if self._nodes.get(end.node_id) is end:
+            self.detach(end.node_id)
 
     def guest_dialler(self, node_id: NodeId) -> SimulatedGuestDialler:
         """Give a node its way of dialling others as a guest."""
@@ -121,15 +125,13 @@ class SimulatedNetwork:
     def introduce_all(self) -> None:
         """Let every attached node name all the others."""
         peers = {node_id: self.peer(node_id) for node_id in self._nodes}
-        for node_id, transport in self._nodes.items():
-            transport.set_peers({other: peers[other] for other in peers if other != node_id})
+        for node_id, end in self._nodes.items():
+            self.name(end, {other: peers[other] for other in peers if other != node_id})
 
     def peer(self, node_id: NodeId) -> Peer:
         """Give an attached node as others may name it."""
-        transport = self._nodes[node_id]
-        return Peer(
-            node_id=node_id, public_key=transport.public_key, addresses=transport.addresses()
-        )
+        end = self._nodes[node_id]
+        return Peer(node_id=node_id, public_key=end.public_key, addresses=end.addresses())
 
     def cut(self, sender: NodeId, receiver: NodeId) -> None:
         """Let nothing pass in this one direction; links break in both, by their heartbeats."""
@@ -166,9 +168,9 @@ class SimulatedNetwork:
 
     def door_at(self, address: str) -> tuple[NodeId, SimulatedDoor] | None:
         """Give who listens at an address, `HOST:BASE`."""
-        for node_id, transport in self._nodes.items():
-            if address in transport.addresses():
-                return node_id, transport.door
+        for node_id, end in self._nodes.items():
+            if address in end.addresses():
+                return node_id, end.door
         return None
 
     # What a node's transport asks of its network.
@@ -179,12 +181,15 @@ class SimulatedNetwork:
         for pipe in list(self._room):
             self._wake(pipe)
 
-    def name(self, dialler: NodeId, peers: Iterable[NodeId], gone: Iterable[NodeId]) -> None:
-        """Take over whom a node names from now on, and whom no more."""
-        for peer in gone:
-            self._links.hang_up(dialler, peer)
+    def name(self, dialler: SimulatedEnd, peers: Mapping[NodeId, Peer]) -> None:
+        """Take over whom a node names from now on."""
+        if self._nodes.get(dialler.node_id) is not dialler:
+            return
+        for peer in dialler.peers.keys() - peers.keys():
+            self._links.hang_up(dialler.node_id, peer)
         for peer in peers:
-            self._links.dial(dialler, peer)
+            self._links.dial(dialler.node_id, peer)
+        dialler.peers = dict(peers)
         self.look()
 
     def link(self, dialler: NodeId, peer: NodeId) -> LinkState:
@@ -200,9 +205,9 @@ class SimulatedNetwork:
             return Outlook(state="refused")
         if not own.addresses():
             return Outlook(state="connecting")
-        if not (_can_dial(own, target) or _can_dial(target, own)):
+        if not (own.can_dial(target) or target.can_dial(own)):
             return Outlook(state="connecting")
-        if target.named(dialler) is None:
+        if dialler not in target.peers:
             target.door.refuse(own.public_key, self.host_of(dialler), NO_MEMBER)
             return Outlook(state="connecting")
         state: LinkState = "up" if own.wire == target.wire else "incompatible"
@@ -211,7 +216,7 @@ class SimulatedNetwork:
     def _tell(self, dialler: NodeId, peer: NodeId, state: LinkState) -> None:
         for plane in MAX_PAYLOAD_BYTES:
             self._wake((dialler, peer, plane))
-        self._nodes[dialler].on_link_change(peer, state)
+        self._nodes[dialler].tell(peer, state)
 
     def carry(self, pipe: _Pipe, payload: bytes, key: str | None) -> Refusal | None:
         """Queue a payload on its way."""
@@ -310,62 +315,46 @@ class SimulatedNetwork:
 
 @final
 class SimulatedTransport:
-    """One node's end, with its ports and its door; made by `SimulatedNetwork.attach`."""
+    """One node's transport with its ports and its door; made by `SimulatedNetwork.attach`."""
 
-    def __init__(
-        self, network: SimulatedNetwork, node_id: NodeId, *, public_key: bytes, wire: int
-    ) -> None:
+    def __init__(self, network: SimulatedNetwork, end: SimulatedEnd) -> None:
         self._network = network
-        self._node_id = node_id
-        self.public_key = public_key
-        self.wire = wire
-        self.door: Final = SimulatedDoor()
-        """Where guests knock."""
-        self._hosts: tuple[str, ...] = ()
-        self._base_port: int | None = None
-        self._peers: dict[NodeId, Peer] = {}
-        self._receivers: dict[Plane, OnReceive] = {}
-        self._watchers: list[OnLink] = []
-        self._heard_s: dict[NodeId, float] = {}
+        self._end = end
         self._is_closed = False
 
     @property
     def node_id(self) -> NodeId:
         """This node."""
-        return self._node_id
+        return self._end.node_id
 
     @property
     def base_port(self) -> int | None:
         """The first of the three ports; None while they are closed."""
-        return self._base_port
+        return self._end.base_port
 
     async def open(self, hosts: Sequence[str], base_port: int) -> int:
         """Listen on the addresses; no port of the simulation is ever busy."""
-        self.listen(hosts, base_port or DEFAULT_BASE_PORT)
+        self._end.listen(hosts, base_port or DEFAULT_BASE_PORT)
         self._network.look()
         return base_port or DEFAULT_BASE_PORT
 
     async def close_ports(self) -> None:
         """Listen nowhere, and dial nobody until opened again."""
-        self._hosts, self._base_port = (), None
+        self._end.listen((), None)
         self._network.look()
 
     def peers(self) -> tuple[NodeId, ...]:
         """Name the nodes whose link is up."""
-        return tuple(sorted(peer for peer in self._peers if self.link(peer) == "up"))
+        return tuple(sorted(peer for peer in self._end.peers if self.link(peer) == "up"))
 
     def link(self, peer: NodeId) -> LinkState:
         """Say how the way to a peer is."""
-        return self._network.link(self._node_id, peer)
+        return self._network.link(self.node_id, peer)
 
     def set_peers(self, peers: Mapping[NodeId, Peer]) -> None:
         """Dial and admit exactly these from now on."""
-        if self._is_closed:
-            return
-        named = {node_id: peer for node_id, peer in peers.items() if node_id != self._node_id}
-        gone = [node_id for node_id in self._peers if node_id not in named]
-        self._peers = named
-        self._network.name(self._node_id, named, gone)
+        others = {node_id: peer for node_id, peer in peers.items() if node_id != self.node_id}
+        self._network.name(self._end, others)
 
     def send(
         self, peer: NodeId, plane: Plane, payload: bytes, *, key: str | None = None
@@ -373,30 +362,42 @@ class SimulatedTransport:
         """Hand a payload over."""
         if self._is_closed:
             return "closed"
-        return self._network.carry((self._node_id, peer, plane), payload, key)
+        return self._network.carry((self.node_id, peer, plane), payload, key)
 
     def on_receive(self, plane: Plane, receiver: OnReceive) -> None:
         """Name who gets a plane's payloads."""
-        self._receivers[plane] = receiver
+        self._end.receivers[plane] = receiver
 
     def on_link(self, watcher: OnLink) -> None:
         """Add one who is told whenever a link changes."""
-        self._watchers.append(watcher)
+        self._end.watchers.append(watcher)
 
     async def wait_room(self, peer: NodeId, plane: Plane) -> None:
         """Wait until the largest payload would be taken, or the peer is gone."""
-        await self._network.wait_room((self._node_id, peer, plane))
+        await self._network.wait_room((self.node_id, peer, plane))
 
     async def close(self) -> None:
         """Leave the network."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._peers = {}
-            self._network.detach(self)
+        self._is_closed = True
+        self._network.leave(self._end)
+        self._end.peers = {}
+        self._end.receivers = {}
+
+    def set_guest_keys(self, keys: Mapping[bytes, str]) -> None:
+        """Admit guests with exactly these public keys."""
+        self._end.door.set_guest_keys(keys)
+
+    def on_guest(self, receiver: OnGuest) -> None:
+        """Name who gets what guests say."""
+        self._end.door.on_guest(receiver)
+
+    def strangers(self) -> tuple[Stranger, ...]:
+        """List who was refused in the last hour."""
+        return self._end.door.strangers()
 
     def peer_info(self, peer: NodeId) -> PeerInfo | None:
         """Say how it stands with a peer."""
-        named = self._peers.get(peer)
+        named = self._end.peers.get(peer)
         if named is None:
             return None
         link = self.link(peer)
@@ -406,43 +407,9 @@ class SimulatedTransport:
             reason="" if link == "up" else f"the link is {link}",
             ports=dict.fromkeys(PORTS, link),
             dialled=named.addresses[0] if named.addresses else None,
-            last_heard_s=self._heard_s.get(peer),
+            last_heard_s=self._end.heard_s.get(peer),
         )
 
     def duplicates(self) -> tuple[Duplicate, ...]:
         """List nothing: a simulated key has one process."""
         return ()
-
-    # What the network asks.
-
-    def listen(self, hosts: Sequence[str], base_port: int) -> None:
-        """Take over where this node listens."""
-        self._hosts, self._base_port = tuple(hosts), base_port
-
-    def addresses(self) -> tuple[str, ...]:
-        """Give where it listens, as `HOST:BASE`; nothing while its ports are closed."""
-        return tuple(f"{host}:{self._base_port}" for host in self._hosts)
-
-    def named(self, peer: NodeId) -> Peer | None:
-        """Give a peer as it was named; None for one that is not admitted."""
-        return self._peers.get(peer)
-
-    def on_link_change(self, peer: NodeId, state: LinkState) -> None:
-        """Tell who watches."""
-        for watcher in self._watchers:
-            watcher(peer, state)
-
-    def deliver(self, sender: NodeId, plane: Plane, payload: bytes) -> None:
-        """Give a payload that has arrived to its receiver."""
-        if self._is_closed or (sender != self._node_id and sender not in self._peers):
-            return
-        self._heard_s[sender] = asyncio.get_running_loop().time()
-        receiver = self._receivers.get(plane)
-        if receiver is not None:
-            receiver(sender, payload)
-
-
-def _can_dial(one: SimulatedTransport, other: SimulatedTransport) -> bool:
-    """Say whether a node was given an address at which the other listens."""
-    named = one.named(other.node_id)
-    return named is not None and not set(named.addresses).isdisjoint(other.addresses())

@@ -7,6 +7,7 @@ from typing import Final, Protocol, final
 
 from protocol.errors import ClusterError
 from protocol.ids import NodeId, node_id_of
+from skulkd.cluster.addresses import split_address
 from skulkd.cluster.guests import (
     MAX_GUEST_BYTES,
     GuestReply,
@@ -154,5 +155,4 @@ class SimulatedGuestDialler:
 
 
 def _failed(stage: JoinStage, address: str) -> ClusterError:
-    host, _, base = address.rpartition(":")
-    return join_failed(stage, host, int(base))
+    return join_failed(stage, *split_address(address))

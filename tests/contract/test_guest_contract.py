@@ -73,8 +73,8 @@ def _simulated(scenario: Scenario) -> None:
         network.attach(guest_id, is_open=False)
         await scenario(
             House(
-                door=host.door,
-                address=host.addresses()[0],
+                door=host,
+                address=network.peer(host.node_id).addresses[0],
                 nowhere="10.99.0.1:12416",
                 dialler=network.guest_dialler(guest_id),
             )

@@ -57,7 +57,7 @@ def test_a_process_that_ends_is_refused_at_once_and_back_when_it_runs_again(seed
     async def scenario(net: _Net) -> None:
         await net.open_links()
         began_s = _now()
-        net.network.detach(net.nodes[B])
+        net.network.detach(B)
         assert net.nodes[A].link(B) == "up"
         await sleep(3)
         assert net.states_of(B) == ["refused"]
@@ -119,7 +119,7 @@ def test_a_process_that_ends_behind_a_cut_is_silent_and_refused_once_healed() ->
     async def scenario(net: _Net) -> None:
         await net.open_links()
         net.network.partition([A], [B, C])
-        net.network.detach(net.nodes[B])
+        net.network.detach(B)
         await sleep(7)
         assert net.states_of(B) == ["silent"]
         net.network.heal_all()
@@ -210,7 +210,7 @@ def test_room_is_waited_for_and_a_peer_that_goes_frees_who_waits() -> None:
         assert _now() - began_s > 1.9
         assert a.send(B, "files", bytes(1 << 20)) is None
         await fill()
-        net.network.detach(net.nodes[B])
+        net.network.detach(B)
         async with timeout(0.1):
             await a.wait_room(B, "files")
 
