@@ -28,7 +28,7 @@ def test_the_operators_command_loads_nothing_of_the_daemon() -> None:
     assert loaded & ENGINES == set()
 
 
-@pytest.mark.parametrize("module", ["skulkd.cli", "skulkd.node"])
+@pytest.mark.parametrize("module", ["skulkd.cli", "skulkd.node", "skulkd.cluster.mdns_discovery"])
 def test_the_daemon_loads_no_inference_library_and_no_client(module: str) -> None:
     loaded = _loaded_by(f"import {module}")
     assert loaded & ENGINES == set()
