@@ -109,7 +109,7 @@ async def _show(
     Raises:
         NonUniqueNameException: Another responder has our name.
     """
-    # pyright: ignore comments below: the library leaves open what the inner awaitable gives.
+    # The library leaves open what the inner awaitable gives, hence the ignored checks.
     if wish.announcement is None:
         if shown is not None:
             await (await zeroconf.async_unregister_service(shown))  # pyright: ignore[reportUnknownMemberType]
