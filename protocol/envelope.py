@@ -44,3 +44,15 @@ MAX_QUEUED_BYTES: Final[Mapping[Plane, int]] = {
     "files": 8 << 20,
 }
 """Towards one peer. Two payloads of any plane fit."""
+
+HELLO_MARK: Final = 0
+"""The first byte of a hello; the rest is `Hello` (protocol/hello.py)."""
+PLANE_MARK: Final[Mapping[Plane, int]] = {
+    "election": 1,
+    "control": 2,
+    "events": 3,
+    "telemetry": 4,
+    "data": 5,
+    "files": 6,
+}
+"""The first byte of a frame that carries a payload; the rest is the payload."""
