@@ -235,6 +235,25 @@ class NodeResourcesView(ControlModel):
     """Seconds since the node was last heard; None when it never was."""
 
 
+class LinkEdge(ControlModel):
+    """The way from the answering node to another one that is alive."""
+
+    source: NodeIdField
+    target: NodeIdField
+    state: Literal["connecting", "up", "silent", "refused", "incompatible"]
+    address: str | None = None
+    """In use; None where the other side has dialled."""
+    silent_s: float | None = None
+    """Since the other side was heard."""
+
+
+class TopologyView(ControlModel):
+    """Who is alive, as the answering node sees it. A member that is lost is not in it."""
+
+    nodes: tuple[NodeIdField, ...] = ()
+    links: tuple[LinkEdge, ...] = ()
+
+
 class StateDocument(ControlModel):
     """`GET /state`: the cluster as this node sees it, with what is derived from it."""
 
@@ -259,6 +278,9 @@ class StateDocument(ControlModel):
     api_keys: int = 0
     """How many; their names need the scope `admin`."""
     settings: ClusterSettings = ClusterSettings()
+    topology: TopologyView = TopologyView()
+    liveness: dict[NodeId, Literal["joining", "alive", "suspect", "lost", "left"]] = {}
+    """Of every member; `suspect` is one that the answering node does not hear now."""
     node_health: dict[NodeId, NodeHealthView] = {}
     node_resources: dict[NodeId, NodeResourcesView] = {}
 

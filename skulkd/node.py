@@ -26,7 +26,9 @@ from protocol.readings import NoDownloads
 from skulkd.api.app import create_app
 from skulkd.api.auth import is_loopback
 from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.lone_node import LoneNode
 from skulkd.api.node_health import DerivedHealth
+from skulkd.api.node_logs import NodeLogFiles
 from skulkd.api.node_models import NodeModels
 from skulkd.api.open_door import OpenDoor
 from skulkd.api.own_port import wait_own_port
@@ -307,6 +309,8 @@ class Node:
         placements = PreviewService(
             node_id=node_id, state=replica, readings=self._table, models=models, clock=self._clock
         )
+        alone = LoneNode(self._face, replica)
+        logs = NodeLogFiles(node_id=node_id, name=self._settings.name, directory=self._home.logs)
         return ApiDependencies(
             face=self._face,
             clock=self._clock,
@@ -319,6 +323,9 @@ class Node:
             inference=worker,
             models=models,
             listeners=listeners,
+            cluster=alone,
+            logs=logs,
+            peers=alone,
             random=self._random,
             allowed_hosts=self._settings.allowed_hosts,
             max_concurrent_requests=self._settings.max_concurrent_requests,

@@ -13,9 +13,11 @@ from skulkd.api.auth import Authenticator
 from skulkd.api.body_budget import BodyBudget, BodyShare
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.errors import bug, error_reply, status_of
-from skulkd.api.http import AsgiScope, Header, Receive, Request, Send
+from skulkd.api.http import Answer, AsgiScope, Header, Receive, Request, Send
 from skulkd.api.interrupt import stopping
 from skulkd.api.origin import HostPolicy, check_origin, cors_headers, preflight
+from skulkd.api.other_nodes import OtherNodes
+from skulkd.api.peer_api import PeerApiServer
 from skulkd.api.routes import Kind, RouteSpec, RouteTable, Services, build_routes
 
 _log = logging.getLogger(__name__)
@@ -51,7 +53,9 @@ class ApiApp:
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
-        self._services = Services.build(deps)
+        self._own_id = deps.face.node_id
+        self._others = OtherNodes(deps)
+        self._services = Services.build(deps, self._others)
         self.routes = build_routes(self._services)
         self._table = RouteTable(self.routes)
         self._hosts = HostPolicy(deps.face.hostname, deps.allowed_hosts)
@@ -61,6 +65,8 @@ class ApiApp:
         self._n_heavy = 0
         self._n_light = 0
         self._is_stopping = False
+        self.peers = PeerApiServer(self._table, self._answer_peer, self._bodies)
+        """Answers what other nodes hand on for clients of theirs."""
 
     @property
     def n_open(self) -> int:
@@ -70,8 +76,8 @@ class ApiApp:
     def stop(self) -> None:
         """Refuse what comes and end what is open, each with an error that says so."""
         self._is_stopping = True
-        self._services.chat.stop()
-        self._services.ops.stop()
+        self.peers.is_stopping = True
+        self._services.stop()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -111,16 +117,43 @@ class ApiApp:
             raise stopping()
         self._take_place(route)
         try:
-            answer = await route.handler(request)
-            self._tell(handling, answer.status)
+            answer = await self._answer(route, request)
+            self._tell(request, route, answer.status)
             handling.is_answering = True
             await answer.send_to(send, (_NOSNIFF, *handling.cors, *_id_header(request)))
         finally:
             handling.held.release()
             self._free_place(route)
 
+    async def _answer(self, route: RouteSpec, request: Request) -> Answer:
+        """Run the handler, or have the node answer that the request names."""
+        if route.reach == "handed_on":
+            node_id = self._others.named(request)
+            if node_id is not None and node_id != self._own_id:
+                # There everything is told: what is open here is open to who may read.
+                wanted = "read" if route.scope == "open" else route.scope
+                self._authenticator.require(request, wanted)
+                return await self._others.answer(
+                    node_id, request, changes_state=route.changes_state
+                )
+            request.is_for_this_node = node_id is not None
+        return await route.handler(request)
+
+    async def _answer_peer(self, route: RouteSpec, request: Request) -> Answer:
+        """Run a handler for another node, which has asked for a client of its own."""
+        self._take_place(route)
+        try:
+            answer = await route.handler(request)
+        except SkulkError as error:
+            self._tell(request, route, status_of(error.code), error)
+            raise
+        finally:
+            self._free_place(route)
+        self._tell(request, route, answer.status)
+        return answer
+
     async def _refuse(self, handling: _Handling, error: SkulkError, send: Send) -> None:
-        self._tell(handling, status_of(error.code), error)
+        self._tell(handling.request, handling.route, status_of(error.code), error)
         headers = [_NOSNIFF, *handling.cors]
         allowed = error.details.get("allow")
         if error.code == "request.method_not_allowed" and isinstance(allowed, str):
@@ -151,9 +184,14 @@ class ApiApp:
         else:
             self._n_light -= 1
 
-    def _tell(self, handling: _Handling, status: int, error: SkulkError | None = None) -> None:
+    def _tell(
+        self,
+        request: Request,
+        route: RouteSpec | None,
+        status: int,
+        error: SkulkError | None = None,
+    ) -> None:
         """Write who asked for which change, from where, and what came of it."""
-        route, request = handling.route, handling.request
         if route is None or not route.changes_state:
             return
         _audit.info(

@@ -254,7 +254,9 @@ async def read_body(request: Request, kind: type[BodyT], *, is_optional: bool = 
 
 
 def mint(deps: ApiDependencies, request: Request) -> CommandId:
-    """Mint the id of what a request causes."""
+    """Mint the id of what a request causes; a node that asks for a client has minted it."""
+    if request.command_id is not None:
+        return request.command_id
     command_id = deps.gateway.mint_command_id()
     request.command_id = command_id
     return command_id

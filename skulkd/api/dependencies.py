@@ -7,7 +7,17 @@ from protocol.clock import Clock
 from protocol.ids import NodeId
 from protocol.nodes import Role
 from skulkd.api.body_budget import MAX_HELD_BYTES
-from skulkd.api.ports import HealthView, Inference, Listeners, Models, Placements, ReadingsView
+from skulkd.api.ports import (
+    ClusterControl,
+    HealthView,
+    Inference,
+    Listeners,
+    Models,
+    NodeLogs,
+    PeerApi,
+    Placements,
+    ReadingsView,
+)
 from skulkd.api.sse import StreamLimits
 from skulkd.eventlog.gateway import CommandGateway, StateView
 from skulkd.runtime.tasks import Tasks
@@ -42,6 +52,9 @@ class ApiDependencies:
     inference: Inference
     models: Models
     listeners: Listeners
+    cluster: ClusterControl
+    logs: NodeLogs
+    peers: PeerApi
     random: random.Random
     """Chooses between instances; seeded by the caller."""
     allowed_hosts: tuple[str, ...] = ()

@@ -6,11 +6,11 @@ Nothing here builds an object per streamed frame.
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from protocol.base import FrozenModel
 from protocol.errors import RequestError
-from protocol.ids import CommandId
+from protocol.ids import CommandId, NodeId
 from protocol.state import Scope as KeyScope
 from skulkd.api.body_budget import BodyShare
 
@@ -113,9 +113,11 @@ class Request:
         "_query",
         "_receive",
         "_scope",
+        "asker",
         "command_id",
         "connection",
         "headers",
+        "is_for_this_node",
         "method",
         "params",
         "path",
@@ -134,6 +136,10 @@ class Request:
         self.principal = ANONYMOUS
         self.command_id: CommandId | None = None
         """Set by a handler that mints one; errors and log lines then carry it."""
+        self.asker: NodeId | None = None
+        """The node that asks for a client of its own; it has checked that client's scope."""
+        self.is_for_this_node = False
+        """It asks for this node's own part, not for the whole cluster's."""
         self.connection: Connection = scope["extensions"][CONNECTION]
 
     @property
@@ -177,6 +183,14 @@ class Request:
         """Name the query fields that were sent."""
         self.query_all("")
         return frozenset(self._query or ())
+
+    def query_without(self, name: str) -> str:
+        """Write the query string again, percent-encoded, leaving a field out."""
+        return urlencode([
+            (key, value)
+            for key in sorted(self.query_names() - {name})
+            for value in self.query_all(key)
+        ])  # fmt: skip
 
     def query(self, name: str) -> str | None:
         """Give a query field's last value."""

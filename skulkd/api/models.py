@@ -1,4 +1,4 @@
-"""The catalogue, imports, and the files on this node."""
+"""The catalogue, and imports of files that are there already."""
 
 from typing import Final, cast, final, get_args
 
@@ -9,18 +9,14 @@ from protocol.control_api import (
     FoundSource,
     ImportModelBody,
     ModelList,
-    RemovedModel,
-    StoredModelView,
-    TransferList,
-    TransferStatus,
 )
 from protocol.errors import RequestError, StoreError
 from protocol.ids import ModelId, parse_model_id
-from protocol.state import ClusterState
 from skulkd.api.control import mint, read_body
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Request, json_reply
 from skulkd.api.ports import CatalogModel
+from skulkd.api.store import refuse_in_use
 from skulkd.api.views import merged_catalog, model_entry
 
 _SOURCES: Final[tuple[FoundSource, ...]] = get_args(FoundSource)
@@ -28,7 +24,7 @@ _SOURCES: Final[tuple[FoundSource, ...]] = get_args(FoundSource)
 
 @final
 class ModelRoutes:
-    """The routes about cards and model files.
+    """The routes about cards.
 
     Args:
         deps: The rest of the daemon.
@@ -36,8 +32,6 @@ class ModelRoutes:
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
-
-    # ---- Cards ----
 
     async def list_all(self, request: Request) -> Answer:
         """`GET /v1/models` and `GET /models`."""
@@ -90,7 +84,7 @@ class ModelRoutes:
         """`DELETE /models/custom/{id}`."""
         model_id = parse_model_id(request.params["model_id"])
         state = self._deps.state.state
-        _refuse_in_use(state, model_id, "its card")
+        refuse_in_use(state, model_id, "its card")
         command_id = mint(self._deps, request)
         is_replicated = model_id in state.cards
         is_local = await self._deps.models.remove_card(model_id)
@@ -113,79 +107,5 @@ class ModelRoutes:
         )
         return json_reply(accepted)
 
-    # ---- Files ----
-
-    async def download(self, request: Request) -> Answer:
-        """`POST /store/models/{id}/download`: begin, or join what is under way."""
-        model_id = parse_model_id(request.params["model_id"])
-        mint(self._deps, request)
-        status = await self._deps.models.start_download(model_id)
-        return json_reply(status, status=202)
-
-    async def download_status(self, request: Request) -> Answer:
-        """`GET /store/models/{id}/download/status`."""
-        model_id = parse_model_id(request.params["model_id"])
-        return json_reply(await self._deps.models.download_status(model_id))
-
-    async def cancel_download(self, request: Request) -> Answer:
-        """`DELETE /store/models/{id}/download`: idempotent; what was fetched is kept."""
-        model_id = parse_model_id(request.params["model_id"])
-        mint(self._deps, request)
-        return json_reply(await self._deps.models.cancel_download(model_id))
-
-    async def downloads(self, request: Request) -> Answer:
-        """`GET /store/downloads`: what is under way, on all nodes."""
-        del request
-        transfers = self._deps.readings.readings.transfers.values()
-        return json_reply(
-            TransferList(
-                items=tuple(
-                    TransferStatus(
-                        model_id=item.model_id,
-                        node_id=item.node_id,
-                        state="running",
-                        phase=item.phase,
-                        done_bytes=item.done_bytes,
-                        total_bytes=item.total_bytes,
-                        rate_bytes_s=item.rate_bytes_s,
-                        eta_s=item.eta_s,
-                        source=item.source,
-                    )
-                    for item in transfers
-                )
-            )
-        )
-
-    async def remove(self, request: Request) -> Answer:
-        """`DELETE /store/models/{id}`: refused while an instance uses it."""
-        model_id = parse_model_id(request.params["model_id"])
-        _refuse_in_use(self._deps.state.state, model_id, "its files")
-        mint(self._deps, request)
-        freed_bytes = await self._deps.models.remove(model_id)
-        return json_reply(RemovedModel(model_id=model_id, freed_bytes=freed_bytes))
-
-    async def storage(self, request: Request) -> Answer:
-        """`GET /store/storage`."""
-        del request
-        storage = await self._deps.models.storage()
-        used = _models_in_use(self._deps.state.state)
-        items: tuple[StoredModelView, ...] = tuple(
-            item.model_copy(update={"in_use": item.model_id in used}) for item in storage.items
-        )
-        return json_reply(storage.model_copy(update={"items": items}))
-
     async def _catalog(self) -> dict[ModelId, CatalogModel]:
         return merged_catalog(await self._deps.models.catalog(), self._deps.state.state)
-
-
-def _models_in_use(state: ClusterState) -> frozenset[ModelId]:
-    return frozenset(item.model_id for item in state.instances.values() if item.phase != "failed")
-
-
-def _refuse_in_use(state: ClusterState, model_id: ModelId, what: str) -> None:
-    if model_id in _models_in_use(state):
-        raise StoreError(
-            "store.in_use",
-            f"{model_id} is placed, so {what} cannot go",
-            remediation=f"Stop it first: skulk stop {model_id}",
-        )

@@ -25,6 +25,7 @@ from skulkd.api.auth import includes, make_key
 from skulkd.api.control import mint, read_body
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Reply, Request, Send, StreamReply, json_reply
+from skulkd.api.query import MAX_DIGITS, whole_number
 from skulkd.api.sse import SSE_HEADERS, EventStream
 from skulkd.api.views import event_view, health_document, public_health, state_document
 
@@ -34,7 +35,6 @@ _MAX_EVENTS: Final = 1_000
 _DEFAULT_EVENTS: Final = 100
 _MAX_FOLLOWERS: Final = 64
 """They stay for days, and must leave an operator some of the control places."""
-_MAX_DIGITS: Final = 18
 _TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 _JSON: Final = (b"content-type", b"application/json")
 
@@ -118,7 +118,12 @@ class OpsRoutes:
         if cached is not None and cached[0] == state.seq and now - cached[1] < _STATE_CACHE_S:
             return cached[2]
         document = state_document(
-            state, deps.readings.readings, deps.health.node_health(), face=deps.face, now=now
+            state,
+            deps.readings.readings,
+            deps.health.node_health(),
+            deps.cluster.status(),
+            face=deps.face,
+            now=now,
         )
         reply = json_reply(document, camel=True)
         self._cached_state = (state.seq, now, reply)
@@ -131,12 +136,12 @@ class OpsRoutes:
         last_seq = self._deps.state.state.seq
         is_following = request.query("follow") in {"1", "true"} and request.method == "GET"
         resumed = request.headers.get(b"last-event-id")
-        after_seq = _whole(request, "after_seq", last_seq if is_following else 0)
+        after_seq = whole_number(request, "after_seq", last_seq if is_following else 0)
         if (
             is_following
             and resumed is not None
             and resumed.isdigit()
-            and len(resumed) <= _MAX_DIGITS
+            and len(resumed) <= MAX_DIGITS
         ):
             after_seq = int(resumed)
         if is_following:
@@ -150,7 +155,7 @@ class OpsRoutes:
             return StreamReply(
                 run=lambda send: self._follow(request, send, after_seq), headers=SSE_HEADERS
             )
-        limit = min(_whole(request, "limit", _DEFAULT_EVENTS), _MAX_EVENTS)
+        limit = min(whole_number(request, "limit", _DEFAULT_EVENTS), _MAX_EVENTS)
         kept = self._deps.state.recent(after_seq, limit)
         document = EventsDocument(
             events=tuple(event_view(item) for item in kept),
@@ -267,17 +272,3 @@ class OpsRoutes:
 def _event_frame(item: SequencedEvent) -> bytes:
     body = event_view(item).model_dump_json(by_alias=True)
     return f"id: {item.seq}\nevent: {item.event.kind}\ndata: {body}\n\n".encode()
-
-
-def _whole(request: Request, name: str, default: int) -> int:
-    text = request.query(name)
-    if text is None:
-        return default
-    if not text.isdecimal() or len(text) > _MAX_DIGITS:
-        raise RequestError(
-            "request.invalid",
-            f"`{name}` must be a whole number",
-            remediation="See docs/api.md.",
-            details={"param": name},
-        )
-    return int(text)

@@ -2,21 +2,28 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from protocol.errors import RequestError
 from skulkd.api.auth import RouteScope
+from skulkd.api.cluster import ClusterRoutes
 from skulkd.api.control import InstanceRoutes
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Handler
 from skulkd.api.inference import ChatService
+from skulkd.api.logs import LogRoutes
 from skulkd.api.models import ModelRoutes
 from skulkd.api.ops import OpsRoutes
+from skulkd.api.other_nodes import OtherNodes
+from skulkd.api.store import StoreRoutes
 
-Method = Literal["GET", "POST", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 Kind = Literal["inference", "control"]
 """Inference routes speak OpenAI's errors and are open to web pages; control routes are neither."""
+Reach = Literal["local", "handed_on", "by_handler"]
+"""Any node answers a `local` route, and never another one for it. The others are one node's own:
+`?node=` has a request handed on to the node that it names, by the app or by the handler itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +36,7 @@ class RouteSpec:
     scope: RouteScope
     handler: Handler
     kind: Kind = "control"
+    reach: Reach = "local"
     is_heavy: bool = False
     """Counts against the setting `max_concurrent_requests`: it may stay open for minutes."""
 
@@ -45,17 +53,29 @@ class Services:
     chat: ChatService
     instances: InstanceRoutes
     models: ModelRoutes
+    store: StoreRoutes
+    cluster: ClusterRoutes
+    logs: LogRoutes
     ops: OpsRoutes
 
     @classmethod
-    def build(cls, deps: ApiDependencies) -> "Services":
+    def build(cls, deps: ApiDependencies, others: OtherNodes) -> "Services":
         """Make them all."""
         return cls(
             chat=ChatService(deps),
             instances=InstanceRoutes(deps),
             models=ModelRoutes(deps),
+            store=StoreRoutes(deps, others),
+            cluster=ClusterRoutes(deps, others),
+            logs=LogRoutes(deps, others),
             ops=OpsRoutes(deps),
         )
+
+    def stop(self) -> None:
+        """End what is open and would not end by itself."""
+        self.chat.stop()
+        self.ops.stop()
+        self.logs.stop()
 
 
 @final
@@ -142,14 +162,22 @@ def _post(path: str, scope: RouteScope, handler: Handler) -> RouteSpec:
     return RouteSpec(method="POST", path=path, scope=scope, handler=handler)
 
 
+def _put(path: str, scope: RouteScope, handler: Handler) -> RouteSpec:
+    return RouteSpec(method="PUT", path=path, scope=scope, handler=handler)
+
+
 def _delete(path: str, scope: RouteScope, handler: Handler) -> RouteSpec:
     return RouteSpec(method="DELETE", path=path, scope=scope, handler=handler)
+
+
+def _reaching(reach: Reach, *routes: RouteSpec) -> tuple[RouteSpec, ...]:
+    return tuple(replace(route, reach=reach) for route in routes)
 
 
 def build_routes(services: Services) -> tuple[RouteSpec, ...]:
     """Give the table; of two patterns that match, the earlier one counts."""
     chat, instances = services.chat, services.instances
-    models, ops = services.models, services.ops
+    models, cluster, ops = services.models, services.cluster, services.ops
     return (
         RouteSpec(
             method="POST",
@@ -169,9 +197,6 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _get("/v1/models", "infer", models.list_all, "inference"),
         _get("/v1/models/{model_id:path}", "infer", models.show, "inference"),
         _get("/models", "infer", models.list_all, "inference"),
-        _post("/models/add", "operate", models.import_file),
-        _post("/models/import", "operate", models.import_file),
-        _get("/models/found", "read", models.found),
         _delete("/models/custom/{model_id:path}", "operate", models.remove_card),
         _post("/place_instance", "operate", instances.place),
         _post("/instance", "operate", instances.place_exactly),
@@ -180,22 +205,51 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _post("/instance/{instance_id}/retry", "operate", instances.retry),
         _get("/instance/{instance_id}", "read", instances.show),
         _delete("/instance/{instance_id}", "operate", instances.stop),
-        _get("/store/models/{model_id:path}/download/status", "read", models.download_status),
-        _post("/store/models/{model_id:path}/download", "operate", models.download),
-        _delete("/store/models/{model_id:path}/download", "operate", models.cancel_download),
-        _delete("/store/models/{model_id:path}", "operate", models.remove),
-        _get("/store/downloads", "read", models.downloads),
-        _get("/store/storage", "read", models.storage),
+        _get("/v1/nodes", "read", cluster.nodes),
+        _post("/v1/cluster/join", "admin", cluster.join),
+        _get("/v1/cluster/tokens", "admin", cluster.tokens),
+        _delete("/v1/cluster/tokens/{token_id}", "admin", cluster.revoke_token),
+        _delete("/v1/cluster/members/{node}", "admin", cluster.remove),
+        _put("/v1/cluster/policy", "admin", cluster.set_policy),
         _get("/state", "read", ops.state),
         _get("/events", "read", ops.events),
-        _get("/health", "open", ops.health),
-        _get("/version", "open", ops.version),
-        _get("/node_id", "open", ops.node_id),
-        _get("/node/identity", "read", ops.identity),
         _get("/v1/keys", "admin", ops.keys),
         _post("/v1/keys", "admin", ops.create_key),
         _delete("/v1/keys/{key_id}", "admin", ops.revoke_key),
-        _post("/v1/api/open", "admin", ops.open_api),
-        _post("/v1/api/close", "admin", ops.close_api),
         _get("/", "open", ops.root),
+        *_node_routes(services),
+    )
+
+
+def _node_routes(services: Services) -> tuple[RouteSpec, ...]:
+    """Give the routes that are one node's own, and answered for any other by `?node=`."""
+    models, store, logs = services.models, services.store, services.logs
+    cluster, ops = services.cluster, services.ops
+    model = "/store/models/{model_id:path}"
+    return (
+        *_reaching(
+            "handed_on",
+            _post("/models/add", "operate", models.import_file),
+            _post("/models/import", "operate", models.import_file),
+            _get("/models/found", "read", models.found),
+            _get(f"{model}/download/status", "read", store.download_status),
+            _post(f"{model}/download", "operate", store.download),
+            _delete(f"{model}/download", "operate", store.cancel_download),
+            _delete(model, "operate", store.remove),
+            _get("/store/downloads", "read", store.downloads),
+            _get("/store/storage", "read", store.storage),
+            _get("/v1/cluster", "read", cluster.show),
+            _post("/v1/cluster/invite", "admin", cluster.invite),
+            _get("/health", "open", ops.health),
+            _get("/version", "open", ops.version),
+            _get("/node_id", "open", ops.node_id),
+            _get("/node/identity", "read", ops.identity),
+            _post("/v1/api/open", "admin", ops.open_api),
+            _post("/v1/api/close", "admin", ops.close_api),
+        ),
+        *_reaching(
+            "by_handler",
+            _get("/v1/logs", "read", logs.logs),
+            _post("/v1/cluster/handover", "admin", cluster.handover),
+        ),
     )

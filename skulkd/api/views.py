@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from protocol.cluster_api import ClusterDocument
 from protocol.control_api import (
     EventView,
     HealthDocument,
@@ -23,6 +24,7 @@ from protocol.instances import LOADING_PHASES, Instance
 from protocol.nodes import Level, NodeHealth
 from protocol.readings import Readings
 from protocol.state import ClusterState
+from skulkd.api.cluster_views import liveness_of, topology
 from skulkd.api.dependencies import NodeFace
 from skulkd.api.ports import CatalogModel
 
@@ -93,11 +95,21 @@ def state_document(
     state: ClusterState,
     readings: Readings,
     health: Mapping[NodeId, NodeHealth],
+    cluster: ClusterDocument,
     *,
     face: NodeFace,
     now: float,
 ) -> StateDocument:
-    """Show the cluster; no secret and no hash of one leaves here."""
+    """Show the cluster; no secret and no hash of one leaves here.
+
+    Args:
+        state: The replica's.
+        readings: What moves.
+        health: Of each member.
+        cluster: Who is master and who is heard, as this node sees it.
+        face: This node.
+        now: Monotonic, on the clock of the readings.
+    """
     return StateDocument(
         node_id=face.node_id,
         boot_id=face.boot_id,
@@ -105,7 +117,7 @@ def state_document(
         term=state.term,
         seq=state.seq,
         at_ms=state.at_ms,
-        master=state.master,
+        master=cluster.master,
         members=state.members,
         instances={
             instance_id: instance_view(instance, readings, now=now)
@@ -132,6 +144,8 @@ def state_document(
         custom_models=tuple(sorted(state.cards)),
         api_keys=len(state.api_keys),
         settings=state.settings,
+        topology=topology(cluster),
+        liveness=liveness_of(cluster),
         node_health={node_id: node_health_view(item) for node_id, item in health.items()},
         node_resources={
             node_id: _resources(state, readings, node_id, now) for node_id in state.members

@@ -53,6 +53,7 @@ from skulkd.api.ports import CatalogModel
 from skulkd.api.sse import StreamLimits
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.tasks import Tasks
+from tests.support.fake_cluster import FakeCluster, FakeLogs, FakePeers
 
 NODE: Final = NodeId("naaaaaaaaaaaaaaaa")
 CLUSTER: Final = ClusterId("kaaaaaaaaaaaaaaaa")
@@ -400,6 +401,11 @@ class FakeListeners:
         return ("http://127.0.0.1:1", *(f"http://{host}:1" for host, _ in self.opened))
 
 
+FACE: Final = NodeFace(
+    node_id=NODE, name="alpha", hostname="alpha.lan", boot_id="boot1", version="0.1.0"
+)
+
+
 @final
 class FakeDaemon:
     """All ports together, with one ready instance of one model."""
@@ -415,6 +421,9 @@ class FakeDaemon:
         self.inference = FakeInference()
         self.models = FakeModels(make_card())
         self.listeners = FakeListeners()
+        self.cluster = FakeCluster(self.state)
+        self.logs = FakeLogs()
+        self.peers = FakePeers()
         self.allowed_hosts: tuple[str, ...] = ()
         self.max_concurrent_requests = 64
         self.max_held_body_bytes = 64 << 20
@@ -423,9 +432,7 @@ class FakeDaemon:
     def dependencies(self, tasks: Tasks) -> ApiDependencies:
         """Plug everything in."""
         return ApiDependencies(
-            face=NodeFace(
-                node_id=NODE, name="alpha", hostname="alpha.lan", boot_id="boot1", version="0.1.0"
-            ),
+            face=FACE,
             clock=self.clock,
             tasks=tasks,
             gateway=self.gateway,
@@ -436,6 +443,9 @@ class FakeDaemon:
             inference=self.inference,
             models=self.models,
             listeners=self.listeners,
+            cluster=self.cluster,
+            logs=self.logs,
+            peers=self.peers,
             random=random.Random(7),  # ruff: ignore[suspicious-non-cryptographic-random-usage] - seeded
             allowed_hosts=self.allowed_hosts,
             max_concurrent_requests=self.max_concurrent_requests,

@@ -12,6 +12,7 @@ from protocol.state import SCOPES, ClusterSettings
 from skulkd.api.auth import ApiKey, includes, is_loopback, make_key
 from skulkd.api.connection import ConnectionLimits
 from skulkd.api.origin import host_name
+from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.routes import Services, build_routes
 from skulkd.runtime.tasks import Tasks
 from tests.support.api_harness import CHAT, Api, chat_body, until, with_api
@@ -44,7 +45,7 @@ def bearer(key: str) -> dict[str, str]:
 
 def test_every_route_declares_a_scope_and_nothing_state_changing_is_open() -> None:
     deps = FakeDaemon().dependencies(Tasks("none", on_death=lambda _, error: None))
-    routes = build_routes(Services.build(deps))
+    routes = build_routes(Services.build(deps, OtherNodes(deps)))
     assert len(routes) > 30
     for route in routes:
         assert route.scope in {"open", *SCOPES}

@@ -6,17 +6,19 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import RequestError
+from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.routes import RouteSpec, RouteTable, Services, build_routes
 from skulkd.runtime.tasks import Tasks
 from tests.support.fake_ports import FakeDaemon
 
 PAGE = Path(__file__).parents[4] / "docs" / "api.md"
-DOCUMENTED = re.compile(r"`(GET|HEAD|POST|DELETE) (/[^`]*)`")
+DOCUMENTED = re.compile(r"`(GET|HEAD|POST|PUT|DELETE) (/[^`]*)`")
 
 
 def all_routes() -> tuple[RouteSpec, ...]:
     tasks = Tasks("none", on_death=lambda _, error: None)
-    return build_routes(Services.build(FakeDaemon().dependencies(tasks)))
+    deps = FakeDaemon().dependencies(tasks)
+    return build_routes(Services.build(deps, OtherNodes(deps)))
 
 
 def shape_of(path: str) -> str:
@@ -47,6 +49,8 @@ def test_every_route_is_documented_with_its_scope_and_no_other_is() -> None:
         ("POST", "/instance/x/retry", {"instance_id": "x"}),
         ("GET", "/instance/placement", {}),
         ("HEAD", "/health", {}),
+        ("PUT", "/v1/cluster/policy", {}),
+        ("DELETE", "/v1/cluster/members/studio", {"node": "studio"}),
     ],
 )
 def test_paths_find_their_route(method: str, path: str, params: dict[str, str]) -> None:
