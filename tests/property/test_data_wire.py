@@ -1,0 +1,261 @@
+"""Frames of the data plane: what is packed comes back, and nothing else gets in."""
+
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.codec import decode_values, encode_values
+from protocol.data_frames import (
+    Chunk,
+    Failed,
+    Finished,
+    Frame,
+    Started,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
+from protocol.data_wire import (
+    FRAME_BYTES,
+    UNKNOWN_STREAM,
+    Cancel,
+    Credit,
+    DataMessage,
+    Frames,
+    Piece,
+    Pulse,
+    PulseAnswer,
+    Request,
+    Taken,
+    pack_frame,
+    pack_frames,
+    pack_message,
+    pack_payload,
+    pack_task,
+    split,
+    unpack_message,
+    unpack_payload,
+    unpack_task,
+)
+from protocol.errors import ERROR_CODES, ErrorBody, ProtocolError
+from protocol.tasks import ChatMessage, ChatTask, ToolDefinition
+from tests.support.builders import MODEL, a_command_id, an_instance_id
+
+NUMBERS = st.integers(min_value=0, max_value=(1 << 63) - 1)
+TEXTS = st.text(max_size=20)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+CALLS = st.builds(ToolCallDelta, st.integers(-5, 99), st.none() | TEXTS, st.none() | TEXTS, TEXTS)
+LOGPROBS = st.builds(
+    TokenLogprob, TEXTS, FLOATS, st.lists(st.tuples(TEXTS, FLOATS), max_size=3).map(tuple)
+)
+ERRORS = st.builds(
+    ErrorBody,
+    code=st.sampled_from(ERROR_CODES),
+    message=TEXTS,
+    remediation=TEXTS,
+    details=st.dictionaries(TEXTS, st.none() | TEXTS | st.booleans() | FLOATS, max_size=3),
+    retry_after_s=st.none() | NUMBERS,
+)
+FRAMES: st.SearchStrategy[Frame] = st.one_of(
+    (st.none() | NUMBERS).map(Started),
+    TEXTS.map(Chunk),
+    st.tuples(
+        TEXTS,
+        TEXTS,
+        st.lists(CALLS, max_size=2).map(tuple),
+        st.lists(LOGPROBS, max_size=2).map(tuple),
+    ).map(lambda fields: Chunk(*fields)),
+    st.builds(
+        Finished,
+        st.sampled_from(["stop", "length", "tool_calls", "content_filter"]),
+        st.builds(Usage, NUMBERS, NUMBERS, NUMBERS, st.none() | FLOATS, st.none() | FLOATS),
+    ),
+    ERRORS.map(Failed),
+)
+PAIRS = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5).map(tuple)
+WHOLE = Request(7, a_command_id(), an_instance_id(), 5, 4, b"", b"body")
+ANNOUNCED = Request(7, a_command_id(), an_instance_id(), 5, 1 << 20, b"d" * 32, b"")
+
+
+@given(NUMBERS, NUMBERS, st.lists(FRAMES, min_size=1, max_size=40))
+def test_frames_come_back_as_they_were(stream: int, number: int, frames: list[Frame]) -> None:
+    packed = pack_frames(stream, number, map(pack_frame, frames))
+    assert unpack_message(packed) == Frames(stream, number, tuple(frames))
+
+
+@given(
+    st.one_of(
+        st.sampled_from([WHOLE, ANNOUNCED]),
+        st.builds(Piece, NUMBERS, NUMBERS, st.binary(max_size=30)),
+        NUMBERS.map(Cancel),
+        st.builds(Credit, NUMBERS, NUMBERS),
+        PAIRS.map(Pulse),
+        st.builds(Taken, NUMBERS, NUMBERS),
+        PAIRS.map(PulseAnswer),
+        st.just(PulseAnswer(((3, UNKNOWN_STREAM),))),
+    )
+)
+def test_messages_come_back_as_they_were(message: Request | Piece | Cancel) -> None:
+    payload = pack_payload((pack_message(message), pack_message(Cancel(1))))
+    assert [unpack_message(item) for item in unpack_payload(payload)] == [message, Cancel(1)]
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | FLOATS | TEXTS | st.binary(),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@given(st.integers(0, 9), st.lists(JUNK, max_size=8))
+def test_whatever_arrives_is_a_checked_message_or_refused(number: int, fields: object) -> None:
+    packed = encode_values((number, *cast("list[object]", fields)))
+    try:
+        message = unpack_message(packed)
+    except ProtocolError:
+        return
+    _assert_sound(message)
+
+
+@given(st.binary(max_size=100))
+def test_random_bytes_raise_nothing_but_a_protocol_error(data: bytes) -> None:
+    for unpack in (unpack_payload, unpack_message, unpack_task):
+        try:
+            unpack(data)
+        except ProtocolError:
+            continue
+
+
+@given(st.lists(FRAMES, min_size=1, max_size=5), st.data())
+def test_a_flipped_byte_is_refused_or_still_a_sound_message(
+    frames: list[Frame], data: st.DataObject
+) -> None:
+    packed = bytearray(pack_frames(1, 2, map(pack_frame, frames)))
+    place = data.draw(st.integers(0, len(packed) - 1))
+    packed[place] ^= data.draw(st.integers(1, 255))
+    try:
+        message = unpack_message(bytes(packed))
+    except ProtocolError:
+        return
+    _assert_sound(message)
+
+
+def _assert_sound(message: DataMessage) -> None:
+    """A message that was let in can be used by those who trust its types."""
+    if isinstance(message, Frames):
+        repacked = pack_frames(message.stream, message.number, map(pack_frame, message.frames))
+        assert unpack_message(repacked) == message
+        return
+    assert unpack_message(pack_message(message)) == message
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (),
+        (9, 1),
+        (True, 1),
+        (3,),
+        (3, 1, 1),
+        (3, -1),
+        (3, 1 << 63),
+        (4, 1, True),
+        (5, ((1, 2, 3),)),
+        (5, tuple((n, 0) for n in range(4097))),
+        (6, 1, 0, ()),
+        (6, 1, 0, ("",) * 4097),
+        (1, 7, "x", an_instance_id(), 5, 4, b"", b"body"),
+        (1, 7, a_command_id() + "\n", an_instance_id(), 5, 4, b"", b"body"),
+        (1, 7, a_command_id(), an_instance_id(), 5, 5, b"", b"body"),
+        (1, 7, a_command_id(), an_instance_id(), 5, 4, b"d" * 32, b"body"),
+        (1, 7, a_command_id(), an_instance_id(), 5, 9, b"d" * 31, b""),
+        (2, 1, 0, bytes((256 << 10) + 1)),
+    ],
+    ids=str,
+)
+def test_a_message_out_of_bounds_is_refused(values: tuple[object, ...]) -> None:
+    with pytest.raises(ProtocolError, match="data plane"):
+        unpack_message(encode_values(values))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        (4, "later"),
+        (0, -1),
+        (1, "text"),
+        (2, "bored", 1, 1, 0, None, None),
+        (3, "engine.gone", "m", "r", {"a": ()}, None),
+        7,
+        (),
+    ],
+    ids=str,
+)
+def test_a_frame_that_cannot_be_read_fails_its_stream_and_no_other(frame: object) -> None:
+    message = unpack_message(encode_values((6, 1, 0, ("so far", frame))))
+    assert isinstance(message, Frames)
+    (failed,) = message.frames
+    assert isinstance(failed, Failed)
+    assert failed.error.code == "cluster.link_lost"
+
+
+def test_an_error_code_of_a_later_build_arrives_with_its_words() -> None:
+    haunted = (3, "engine.haunted", "a ghost", "call for help", {"at": 12}, None)
+    values = (6, 1, 0, (haunted,))
+    message = unpack_message(encode_values(values))
+    assert isinstance(message, Frames)
+    failed = message.frames[0]
+    assert isinstance(failed, Failed)
+    assert (failed.error.code, failed.error.message) == ("internal.bug", "engine.haunted: a ghost")
+
+
+def test_what_cannot_be_sent_is_replaced_and_holds_nothing_up() -> None:
+    odd = Chunk("a\ud800", logprobs=(TokenLogprob("t", float("-inf")),))
+    got = unpack_message(pack_frames(1, 0, [pack_frame(odd), pack_frame(Chunk("b\udfff"))]))
+    assert isinstance(got, Frames)
+    assert got.frames == (Chunk("a?", logprobs=(TokenLogprob("t", -9999.0),)), Chunk("b?"))
+
+
+@given(
+    st.builds(
+        Chunk,
+        st.text(max_size=5).map(lambda text: text * 20_000),
+        reasoning=st.text(max_size=5).map(lambda text: text * 20_000),
+        tool_calls=st.just(
+            (ToolCallDelta(0, "id", "name", "{}" * 30_000), ToolCallDelta(1, "b", "n", ""))
+        ),
+        logprobs=st.lists(LOGPROBS, max_size=2).map(lambda items: tuple(items) * 100),
+    )
+)
+def test_a_long_chunk_is_cut_into_short_ones_that_say_the_same(chunk: Chunk) -> None:
+    pieces = [cast("Chunk", piece) for piece in split(chunk)]
+    assert all(len(pack_frame(piece)) <= FRAME_BYTES + 100 for piece in pieces)
+    assert "".join(piece.text for piece in pieces) == chunk.text
+    assert "".join(piece.reasoning for piece in pieces) == chunk.reasoning
+    assert tuple(item for piece in pieces for item in piece.logprobs) == chunk.logprobs
+    for index, call in enumerate(chunk.tool_calls):
+        deltas = [c for piece in pieces for c in piece.tool_calls if c.call_index == index]
+        assert deltas[0][:3] == call[:3]
+        assert "".join(delta.arguments for delta in deltas) == call.arguments
+        assert all((delta.id, delta.name) == (None, None) for delta in deltas[1:])
+
+
+def test_a_task_may_hold_what_json_holds() -> None:
+    deep: dict[str, object] = {"big": 1 << 80}
+    for _ in range(50):
+        deep = {"properties": deep}
+    task = ChatTask(
+        command_id=a_command_id(),
+        model_id=MODEL,
+        messages=(ChatMessage(role="user", content="héllo\n"),),
+        tools=(ToolDefinition(name="f", parameters=deep),),
+    )
+    assert unpack_task(pack_task(task)) == task
+
+
+def test_text_costs_a_string_and_no_more() -> None:
+    packed = pack_frames(1 << 47, 1000, [pack_frame(Chunk(" token"))])
+    assert len(packed) <= 25
+    assert decode_values(pack_frame(Chunk(" token"))) == " token"
