@@ -15,6 +15,7 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from protocol.base import FrozenModel
 from protocol.cards import BackendTag
+from protocol.envelope import DEFAULT_BASE_PORT
 from protocol.errors import ConfigError
 
 API_PORT: Final = 52415
@@ -22,6 +23,8 @@ SETTINGS_FILE: Final = "skulk.yaml"
 SETTINGS_FILE_MAX_BYTES: Final = 64 * 1024
 
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:\[\]%-]{1,253}$")]
+AddressText = Annotated[str, StringConstraints(pattern=r"^\S{1,400}$")]
+"""Read by skulkd/cluster/addresses.py, where what is wrong with one is said."""
 NodeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -49,6 +52,22 @@ class Settings(FrozenModel):
     """Output budget of a request that names none."""
     max_concurrent_requests: Annotated[int, Field(ge=1, le=100_000)] = 1024
     """Requests that the API keeps open at a time; more are answered 503."""
+    cluster_address: Annotated[str, StringConstraints(pattern=r"^\S{1,300}$")] = str(
+        DEFAULT_BASE_PORT
+    )
+    """`BASE` or `HOST:BASE` of the three cluster ports; 0 picks once, and keeps the choice."""
+    bind: Annotated[tuple[AddressText, ...], Field(max_length=16)] = ()
+    """Interfaces or addresses to listen on for other nodes; none is the default route's."""
+    advertise: Annotated[tuple[AddressText, ...], Field(max_length=16)] = ()
+    """`HOST` or `HOST:BASE` that other nodes shall dial, in place of what is bound."""
+    peers: Annotated[tuple[AddressText, ...], Field(max_length=64)] = ()
+    """`[KEY@]HOST:PORT` of nodes to look for, also beyond the local network."""
+    mdns: bool = True
+    """Whether nodes are looked for, and this one is announced, by multicast DNS."""
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    """Of nodes that could be master the one with the highest is elected first."""
+    join_file: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """A file with an invitation, by which a node that is alone joins when it starts."""
     backends: Annotated[tuple[BackendTag, ...], Field(max_length=32)] | None = None
     """Overrides the backends that the probes derive."""
     llama_server_bin: Path | None = None
@@ -68,6 +87,10 @@ class LoadedSettings:
     settings: Settings
     home: Path
     warnings: tuple[str, ...]
+    join_token: str | None = None
+    """The invitation that this start was given; a secret."""
+    discard: bool = False
+    """Joining may give up what this node has decided so far. Only ever for this start."""
 
 
 ORIGINAL_KEYS: Final[dict[str, str]] = {
@@ -90,6 +113,10 @@ CLIENT_VARIABLES: Final = frozenset({
     "SKULK_NO_INPUT", "SKULK_OUTPUT", "SKULK_READONLY", "SKULK_TIMEOUT",
 })  # fmt: skip
 """Variables of the operator's command, and the home itself: none of the daemon's settings."""
+
+
+FLAGS: Final[dict[str, str]] = {"cluster_address": "cluster", "peers": "peer"}
+"""Flags that are called otherwise than their settings."""
 
 
 def _variable(key: str) -> str:
@@ -156,7 +183,7 @@ def _check_keys(document: dict[str, Any], path: Path) -> tuple[dict[str, Any], l
     return kept, warnings
 
 
-_LIST_KEYS: Final = frozenset({"allowed_hosts", "backends"})
+_LIST_KEYS: Final = frozenset({"advertise", "allowed_hosts", "backends", "bind", "peers"})
 
 
 def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -212,8 +239,9 @@ def load_settings(
     given = {key: value for key, value in flags.items() if value is not None}
     for source in (from_file, from_environment, given):
         merged.update(source)
-    if merged.get("api") is not None:
-        merged["api"] = str(merged["api"])
+    for key in ("api", "cluster_address"):
+        if merged.get(key) is not None:
+            merged[key] = str(merged[key])  # YAML reads a bare port as a number
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
@@ -248,7 +276,7 @@ def _invalid(
     elif key in from_file:
         where = f"{path}: {key}"
     else:
-        where = f"--{key.replace('_', '-')}"
+        where = f"--{FLAGS.get(key, key.replace('_', '-'))}"
     return ConfigError(
         "config.invalid",
         f"{where}: {first['msg']}",
