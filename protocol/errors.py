@@ -30,6 +30,7 @@ ErrorCode = Literal[
     "protocol.bad_frame",
     "protocol.too_large",
     "cluster.no_master",
+    "cluster.no_quorum",
     "cluster.not_durable",
     "cluster.journal_corrupt",
     "cluster.stopping",

@@ -28,6 +28,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "protocol.bad_frame": 400,
     "protocol.too_large": 413,
     "cluster.no_master": 503,
+    "cluster.no_quorum": 503,
     "cluster.not_durable": 503,
     "cluster.journal_corrupt": 500,
     "cluster.stopping": 503,
