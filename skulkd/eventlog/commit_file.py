@@ -27,7 +27,7 @@ class CommitMark(NamedTuple):
 
 
 def read_commit_mark(disk: Disk, directory: Path) -> CommitMark | None:
-    """Give what was last written; None where nothing was. A damaged one says 0. Blocks.
+    """Give what was last written; None where nothing was, or it is damaged. Blocks.
 
     Raises:
         OSError: The disk cannot be read.
@@ -39,7 +39,7 @@ def read_commit_mark(disk: Disk, directory: Path) -> CommitMark | None:
     body = data[len(_MAGIC) + _DIGEST_BYTES :]
     if data != _sealed(body):
         # Only a hint is lost: the log itself says what there is.
-        return CommitMark(0, b"")
+        return None
     seq, chain = cast("tuple[int, bytes]", decode_trusted_values(body))
     return CommitMark(seq, chain)
 

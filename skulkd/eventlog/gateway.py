@@ -22,7 +22,8 @@ class CommandGateway(Protocol):
         Idempotent by `command.command_id`. Cancelling the wait does not take the command back.
 
         Raises:
-            SkulkError: The refusal of `core.decide`, or `cluster.no_master`, `cluster.stopping`.
+            SkulkError: The refusal of `core.decide`, or `cluster.no_master`, `cluster.no_quorum`,
+                `cluster.not_durable`, `cluster.stopping`.
         """
         ...
 
@@ -36,11 +37,18 @@ class StateView(Protocol):
         ...
 
     def subscribe(
-        self, on_event: Callable[[SequencedEvent, ClusterState], None]
+        self,
+        on_event: Callable[[SequencedEvent, ClusterState], None],
+        on_reset: Callable[[ClusterState], None] | None = None,
     ) -> Callable[[], None]:
         """Call back after each applied event, in order; returns what ends the subscription.
 
-        The callback runs on the event loop and must not block.
+        The callbacks run on the event loop and must not block.
+
+        Args:
+            on_event: Called with the event and the state after it.
+            on_reset: Called with the new state when it was not reached event by event: this node
+                began anew from a snapshot. Whoever keeps anything derived from events needs it.
         """
         ...
 

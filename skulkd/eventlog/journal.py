@@ -20,6 +20,7 @@ from typing import Literal, final
 
 from protocol.clock import Clock
 from protocol.ids import ClusterId
+from skulkd.eventlog.commit_file import CommitMark, write_commit_mark
 from skulkd.eventlog.journal_files import JournalFiles
 from skulkd.eventlog.journal_recovery import OnRecord, OnSnapshot, Recovered, Recovery
 from skulkd.eventlog.records import (
@@ -327,6 +328,17 @@ class Journal:
         )
         self._wake.set()
         await asyncio.shield(done)
+
+    async def keep_commit_mark(self, mark: CommitMark) -> None:
+        """Remember on the disk how far this history is committed; nothing while it is replaced.
+
+        Raises:
+            OSError: The mark before it stands.
+        """
+        if self._succession is None and not self._is_closing:
+            files = self._files
+            keep = partial(write_commit_mark, files.disk, files.directory, mark)
+            await run_blocking_in(self._thread, keep)
 
     def _frame(self, records: Sequence[EncodedRecord]) -> bytes:
         first = self._seq + 1

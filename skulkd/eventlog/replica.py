@@ -1,7 +1,8 @@
 """This node's copy of the cluster's state, and those who follow it.
 
-Only committed events reach the replica. It knows no disk and no network: the sequencer (on the
-master) or the member's log hands it each event with the state after it.
+Only committed events reach the replica. It knows no disk and no network: the log hands it each
+event with the state after it. It goes from event to event; only when this node's log was given up
+for its master's does it begin anew from a whole state, and then its followers are told.
 """
 
 import logging
@@ -19,6 +20,7 @@ EVENTS_KEPT: Final = 4096
 """How many of the newest events stay in memory for readers that follow."""
 
 OnEvent = Callable[[SequencedEvent, ClusterState], None]
+OnReset = Callable[[ClusterState], None]
 
 
 @final
@@ -32,20 +34,26 @@ class Replica:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._recent: deque[SequencedEvent] = deque(maxlen=EVENTS_KEPT)
-        self._subscribers: list[OnEvent] = []
+        self._subscribers: list[tuple[OnEvent, OnReset | None]] = []
 
     @property
     def state(self) -> ClusterState:
         """The newest committed state; an immutable value."""
         return self._state
 
-    def subscribe(self, on_event: OnEvent) -> Callable[[], None]:
-        """Call back after each committed event, in order; returns what ends the subscription."""
-        self._subscribers.append(on_event)
+    def subscribe(self, on_event: OnEvent, on_reset: OnReset | None = None) -> Callable[[], None]:
+        """Call back after each committed event, in order; returns what ends the subscription.
+
+        Args:
+            on_event: Called with the event and the state after it.
+            on_reset: Called with the new state when it was not reached event by event.
+        """
+        follower = (on_event, on_reset)
+        self._subscribers.append(follower)
 
         def unsubscribe() -> None:
-            if on_event in self._subscribers:
-                self._subscribers.remove(on_event)
+            if follower in self._subscribers:
+                self._subscribers.remove(follower)
 
         return unsubscribe
 
@@ -65,8 +73,20 @@ class Replica:
         assert sequenced.seq == self._state.seq + 1, "events are committed without a gap"
         self._state = state
         self._recent.append(sequenced)
-        for on_event in tuple(self._subscribers):
+        for on_event, _ in tuple(self._subscribers):
             try:
                 on_event(sequenced, state)
             except Exception:  # ruff: ignore[blind-except]  one follower's bug is not another's
                 _log.exception("a follower of the log failed at seq %d", sequenced.seq)
+
+    def reset(self, state: ClusterState) -> None:
+        """Begin anew from a state that another history led to, or events that are not kept."""
+        self._state = state
+        self._recent.clear()
+        for _, on_reset in tuple(self._subscribers):
+            if on_reset is None:
+                continue
+            try:
+                on_reset(state)
+            except Exception:  # ruff: ignore[blind-except]  see above
+                _log.exception("a follower of the log failed at the reset to seq %d", state.seq)
