@@ -1,0 +1,456 @@
+"""The worker's side of the data plane: serves tasks that API nodes of the cluster send.
+
+A stream runs in one task from its request to its terminal. It stops for want of credit, never for
+another stream; it ends when its API node cancels it, is gone, or no longer names it.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Final, Protocol, assert_never, final
+
+from protocol.data_frames import Failed, Finished, Frame
+from protocol.data_wire import (
+    MAX_FRAMES,
+    MAX_STREAMS,
+    MAX_TASK_BYTES,
+    UNKNOWN_STREAM,
+    Cancel,
+    Credit,
+    Piece,
+    Pulse,
+    PulseAnswer,
+    Request,
+    Taken,
+    ToWorker,
+    pack_frame,
+    pack_frames,
+    pack_message,
+    split,
+    unpack_task,
+)
+from protocol.errors import (
+    ClusterError,
+    EngineError,
+    ErrorBody,
+    ProtocolError,
+    RequestError,
+    SkulkError,
+)
+from protocol.ids import CommandId, InstanceId, NodeId
+from protocol.tasks import ChatTask
+from skulkd.cluster.data_link import MISSED_PULSES, PULSE_S, DataLinks
+from skulkd.runtime.logs import command_id as log_command_id
+from skulkd.runtime.tasks import Tasks, run_blocking, timeout
+
+_log = logging.getLogger(__name__)
+
+MAX_UPLOADING: Final = 64
+"""Tasks that arrive in pieces at a time."""
+MAX_HELD_BYTES: Final = 512 << 20
+"""Of all tasks of other nodes that are queued or run here."""
+NO_CREDIT_S: Final = 10.0
+"""A client that takes nothing for so long gives its slot up."""
+UPLOAD_STALL_S: Final = 10.0
+_MESSAGE_BYTES: Final = 128 << 10
+_OFF_LOOP_BYTES: Final = 64 << 10
+"""From here on a thread checks and decodes a task."""
+_KEPT_ENDED: Final = 4096
+
+
+class Served(Protocol):
+    """What this node serves; the worker."""
+
+    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
+        """Serve one task; see `skulkd.api.ports.Inference`."""
+        ...
+
+    def cancel(self, command_id: CommandId) -> bool:
+        """End a task with `request.cancelled`, also one that arrives within the next 60 s."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One task of another node."""
+
+    peer: NodeId
+    request: Request
+    credit_bytes: int
+    runner: asyncio.Task[None] | None = None
+    body: bytearray = field(default_factory=bytearray)
+    arrived_bytes: int = 0
+    """Of the task; the body itself is let go once it has been decoded."""
+    waiting: list[bytes] = field(default_factory=list[bytes])
+    """Packed frames of this turn of the loop."""
+    waiting_bytes: int = 0
+    n_sent_bytes: int = 0
+    n_messages: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """A piece has arrived, or credit."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the API node has asked for no more yet."""
+        return self.n_sent_bytes + self.waiting_bytes >= self.credit_bytes
+
+
+@final
+class DataServer:
+    """Serves the other nodes of the cluster.
+
+    Args:
+        links: The ways to them.
+        served: What serves the tasks.
+        tasks: Owner of the streams.
+    """
+
+    def __init__(self, links: DataLinks, served: Served, tasks: Tasks) -> None:
+        self._links = links
+        self._served = served
+        self._tasks = tasks
+        self._streams: dict[tuple[NodeId, int], _Stream] = {}
+        self._ended: OrderedDict[tuple[NodeId, int], None] = OrderedDict()
+        """So that a request that arrives twice is served once."""
+        self._held_bytes = 0
+        self._n_uploading = 0
+        self._is_closing = False
+        self._missed: dict[NodeId, int] = {}
+        self._unsent: dict[_Stream, None] = {}
+        self._flush_handle: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        links.serve_worker(self)
+
+    @property
+    def n_open(self) -> int:
+        """Tasks of other nodes that have not ended."""
+        return len(self._streams)
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of their tasks."""
+        return self._held_bytes
+
+    def cancel(self, command_id: CommandId) -> bool:
+        """End a task, wherever it came from; False when there is none of that id here.
+
+        One that is still on its way ends when it arrives.
+        """
+        # One that the worker has not taken up yet is found cancelled when it does.
+        return self._served.cancel(command_id) or any(
+            stream.request.command_id == command_id for stream in self._streams.values()
+        )
+
+    def close(self) -> None:
+        """Refuse every later task; those that run go on until the worker or their owner ends them.
+
+        Idempotent.
+        """
+        self._is_closing = True
+
+    # ---- What the links call ----
+
+    def on_message(self, peer: NodeId, message: ToWorker, n_bytes: int) -> None:
+        """Take a message of an API node."""
+        del n_bytes
+        self._missed[peer] = 0
+        match message:
+            case Request():
+                self._open(peer, message)
+            case Piece():
+                self._add_piece(peer, message)
+            case Cancel():
+                self._stop(peer, message.stream)
+            case Credit():
+                self._renew(peer, message.stream, message.total_bytes)
+            case Pulse():
+                self._answer_pulse(peer, message)
+            case _:
+                assert_never(message)
+
+    def on_broken(self, peer: NodeId, reason: str) -> None:
+        """End every task of a node that has gone: nobody would read what they say."""
+        lost = [stream for stream in self._streams.values() if stream.peer == peer]
+        self._missed.pop(peer, None)
+        if lost:
+            _log.warning("%d tasks of %s end here, because %s", len(lost), peer, reason)
+        for stream in lost:
+            self._stop(peer, stream.request.stream)
+
+    # ---- Opening ----
+
+    def _open(self, peer: NodeId, request: Request) -> None:
+        key = (peer, request.stream)
+        if key in self._streams or key in self._ended:
+            return
+        stream = _Stream(peer, request, request.credit_bytes)
+        refusal = self._refusal(peer, request)
+        self._streams[key] = stream
+        if refusal is not None:
+            self._put(stream, Failed(refusal.body()))
+            self._close(stream)
+            return
+        self._held_bytes += request.size_bytes
+        stream.runner = self._tasks.start(
+            self._run(stream), name=f"task {request.command_id}", essential=False
+        )
+        stream.runner.add_done_callback(lambda _: self._release(stream))
+        self._watch()
+
+    def _refusal(self, peer: NodeId, request: Request) -> SkulkError | None:
+        if self._is_closing:
+            return ClusterError(
+                "cluster.stopping",
+                "the node that serves this model is stopping",
+                remediation="Try again in a moment.",
+                retry_after_s=5,
+            )
+        if request.size_bytes > MAX_TASK_BYTES:
+            return RequestError(
+                "request.too_large",
+                f"the task is {request.size_bytes} bytes, the limit is {MAX_TASK_BYTES}",
+                remediation="Send less in one request.",
+            )
+        is_full = (
+            self._held_bytes + request.size_bytes > MAX_HELD_BYTES
+            or (request.digest and self._n_uploading >= MAX_UPLOADING)
+            or sum(1 for key in self._streams if key[0] == peer) >= MAX_STREAMS
+        )
+        if is_full:
+            return EngineError(
+                "engine.busy",
+                f"{len(self._streams)} tasks of other nodes with {self._held_bytes} bytes are here "
+                f"already, of which {self._n_uploading} are still arriving",
+                remediation="Try again in a moment, or place the model on a further node.",
+                retry_after_s=1,
+            )
+        return None
+
+    # ---- One stream ----
+
+    async def _run(self, stream: _Stream) -> None:
+        log_command_id.set(stream.request.command_id)
+        try:
+            task = await self._receive(stream)
+            await self._serve(stream, task)
+        except SkulkError as error:
+            self._put(stream, Failed(error.body()))
+        except Exception:  # ruff: ignore[blind-except] - a bug ends its stream, and says so
+            _log.exception("serving a task of %s failed", stream.peer)
+            self._put(stream, Failed(_bug()))
+
+    async def _receive(self, stream: _Stream) -> ChatTask:
+        """Have the whole task here, and decode it."""
+        request = stream.request
+        body = request.body
+        if request.digest:
+            self._n_uploading += 1
+            try:
+                while stream.arrived_bytes < request.size_bytes:
+                    await self._wait(stream, UPLOAD_STALL_S, "its task has stopped arriving")
+            finally:
+                self._n_uploading -= 1
+            body = bytes(stream.body)
+            stream.body.clear()
+        if len(body) < _OFF_LOOP_BYTES:
+            return _decoded(request, body)
+        return await run_blocking(_decoded, request, body)
+
+    async def _serve(self, stream: _Stream, task: ChatTask) -> None:
+        frames = self._served.chat(stream.request.instance_id, task)
+        try:
+            async for frame in frames:
+                if isinstance(frame, Finished | Failed):
+                    self._put(stream, frame)
+                    return
+                for piece in split(frame):
+                    self._put(stream, piece)
+                    if stream.is_spent or self._links.is_full(stream.peer):
+                        await self._wait_room(stream)
+        finally:
+            await frames.aclose()
+        message = "the stream of this task ended without saying how"
+        raise EngineError("engine.gone", message)
+
+    async def _wait_room(self, stream: _Stream) -> None:
+        while stream.is_spent:
+            await self._wait(stream, NO_CREDIT_S, "its client has taken nothing")
+        if self._links.is_full(stream.peer):
+            try:
+                async with timeout(NO_CREDIT_S):
+                    await self._links.wait_room(stream.peer)
+            except TimeoutError:
+                raise _stalled("the network has taken nothing", NO_CREDIT_S) from None
+
+    async def _wait(self, stream: _Stream, within_s: float, what: str) -> None:
+        """Wait for a piece or for credit."""
+        stream.news.clear()
+        try:
+            async with timeout(within_s):
+                await stream.news.wait()
+        except TimeoutError:
+            raise _stalled(what, within_s) from None
+
+    def _add_piece(self, peer: NodeId, piece: Piece) -> None:
+        stream = self._streams.get((peer, piece.stream))
+        if stream is None or piece.offset < stream.arrived_bytes:
+            return  # over, or come twice
+        n_bytes = stream.arrived_bytes + len(piece.data)
+        is_next = piece.offset == stream.arrived_bytes and n_bytes <= stream.request.size_bytes
+        if not is_next or not stream.request.digest:
+            self._put(stream, Failed(_torn()))
+            self._close(stream)
+            return
+        stream.body += piece.data
+        stream.arrived_bytes = n_bytes
+        stream.news.set()
+        self._links.post(peer, pack_message(Taken(piece.stream, n_bytes)))
+
+    def _renew(self, peer: NodeId, number: int, total_bytes: int) -> None:
+        stream = self._streams.get((peer, number))
+        if stream is not None and total_bytes > stream.credit_bytes:
+            stream.credit_bytes = total_bytes
+            stream.news.set()
+
+    # ---- Frames on their way ----
+
+    def _put(self, stream: _Stream, frame: Frame) -> None:
+        """Have a frame sent with what else this turn of the loop brings."""
+        packed = pack_frame(frame)
+        stream.waiting.append(packed)
+        stream.waiting_bytes += len(packed)
+        self._unsent[stream] = None
+        if self._flush_handle is None:
+            self._flush_handle = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_handle = None
+        unsent, self._unsent = self._unsent, {}
+        for stream in unsent:
+            self._send(stream)
+        self._links.flush()
+
+    def _send(self, stream: _Stream) -> None:
+        waiting, stream.waiting, stream.waiting_bytes = stream.waiting, [], 0
+        start = n_bytes = 0
+        for index, packed in enumerate(waiting):
+            if index > start and (
+                n_bytes + len(packed) > _MESSAGE_BYTES or index - start == MAX_FRAMES
+            ):
+                self._post(stream, waiting[start:index])
+                start, n_bytes = index, 0
+            n_bytes += len(packed)
+        if start < len(waiting):
+            self._post(stream, waiting[start:])
+
+    def _post(self, stream: _Stream, packed: list[bytes]) -> None:
+        message = pack_frames(stream.request.stream, stream.n_messages, packed)
+        stream.n_messages += 1
+        stream.n_sent_bytes += len(message)
+        self._links.post(stream.peer, message)
+
+    # ---- Ends ----
+
+    def _stop(self, peer: NodeId, number: int) -> None:
+        """End a stream that nobody reads any more; nothing is said about it."""
+        stream = self._streams.get((peer, number))
+        if stream is None:
+            return
+        stream.waiting, stream.waiting_bytes = [], 0
+        self._unsent.pop(stream, None)
+        self._close(stream)
+
+    def _close(self, stream: _Stream) -> None:
+        key = (stream.peer, stream.request.stream)
+        if self._streams.pop(key, None) is None:
+            return
+        self._ended[key] = None
+        if len(self._ended) > _KEPT_ENDED:
+            self._ended.popitem(last=False)
+        if stream.runner is not None:
+            stream.runner.cancel()
+
+    def _release(self, stream: _Stream) -> None:
+        """The stream's task has ended, its slot is free."""
+        self._held_bytes -= stream.request.size_bytes
+        self._close(stream)
+
+    # ---- Pulses ----
+
+    def _answer_pulse(self, peer: NodeId, pulse: Pulse) -> None:
+        # What was put before the answer is sent before it, so that the counts agree on arrival.
+        self._flush_now()
+        named = dict(pulse.streams)
+        for number, total_bytes in pulse.streams:
+            self._renew(peer, number, total_bytes)
+        forgotten = [key[1] for key in self._streams if key[0] == peer and key[1] not in named]
+        for number in forgotten:
+            self._stop(peer, number)
+        counts = tuple((number, self._n_messages(peer, number)) for number in named)
+        self._links.post(peer, pack_message(PulseAnswer(counts)))
+
+    def _n_messages(self, peer: NodeId, number: int) -> int:
+        stream = self._streams.get((peer, number))
+        return UNKNOWN_STREAM if stream is None else stream.n_messages
+
+    def _flush_now(self) -> None:
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush()
+
+    def _watch(self) -> None:
+        """Look after silent API nodes for as long as there are any."""
+        if self._timer is None and self._streams:
+            self._timer = asyncio.get_running_loop().call_later(PULSE_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for peer in {key[0] for key in self._streams}:
+            missed = self._missed[peer] = self._missed.get(peer, 0) + 1
+            if missed > MISSED_PULSES:
+                self.on_broken(peer, f"it has not asked for them for {MISSED_PULSES} s")
+        self._watch()
+
+
+def _decoded(request: Request, body: bytes) -> ChatTask:
+    if request.digest and hashlib.sha256(body).digest() != request.digest:
+        raise ProtocolError(
+            "protocol.bad_frame",
+            f"the task of {len(body)} bytes has arrived changed",
+            remediation="Send it again; if it happens twice, look at the memory of both nodes.",
+        )
+    task = unpack_task(body)
+    if task.command_id != request.command_id:
+        raise ProtocolError(
+            "protocol.bad_frame", f"the task of {request.command_id} is that of {task.command_id}"
+        )
+    return task
+
+
+def _stalled(what: str, within_s: float) -> RequestError:
+    return RequestError(
+        "request.timeout",
+        f"{what} for {within_s:.0f} s, so the task was ended",
+        remediation="Send the request again, and read its answer as it comes.",
+    )
+
+
+def _torn() -> ErrorBody:
+    return ErrorBody(
+        code="engine.gone",
+        message="a piece of the task was lost on its way to the node that serves it",
+        remediation="Send the request again.",
+        retry_after_s=1,
+    )
+
+
+def _bug() -> ErrorBody:
+    return ErrorBody(
+        code="internal.bug",
+        message="the node that serves the model failed to handle this request; its log has the "
+        "story",
+        remediation="Report it with the lines of `skulk logs` that carry this command id.",
+    )
