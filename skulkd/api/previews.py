@@ -1,5 +1,6 @@
 """Placements planned on this node's own replica and readings, waiting for facts that are late."""
 
+from collections.abc import Callable
 from typing import Final, final
 
 from protocol.cards import card_digest
@@ -9,6 +10,7 @@ from protocol.ids import NodeId
 from protocol.placements import PlacementOutcome, PlacementRequest
 from skulkd.api.ports import CatalogModel, Models, ReadingsView
 from skulkd.api.views import merged_catalog
+from skulkd.core.placement.files import holders_in
 from skulkd.core.placement.planner import plan
 from skulkd.eventlog.gateway import StateView
 from skulkd.runtime.tasks import sleep
@@ -27,6 +29,7 @@ class PreviewService:
         readings: The last value of every reading.
         models: This node's catalogue and files.
         clock: Of the readings.
+        unheard: Names the members that this node does not hear at the moment.
     """
 
     def __init__(
@@ -37,12 +40,14 @@ class PreviewService:
         readings: ReadingsView,
         models: Models,
         clock: Clock,
+        unheard: Callable[[], frozenset[NodeId]] = frozenset,
     ) -> None:
         self._node_id = node_id
         self._state = state
         self._readings = readings
         self._models = models
         self._clock = clock
+        self._unheard = unheard
 
     async def preview(self, request: PlacementRequest, *, wait_s: float) -> PlacementOutcome:
         """Plan; while facts are missing, wait for them up to `wait_s` seconds.
@@ -60,14 +65,14 @@ class PreviewService:
 
     async def _plan(self, request: PlacementRequest) -> PlacementOutcome:
         model = await self._model(request)
-        state = self._state.state
         return plan(
             request,
             model.card,
             card_digest(model.card),
-            state,
+            self._state.state,
             self._readings.readings,
             now_s=self._clock.monotonic_s(),
+            unheard=self._unheard(),
             holders=self._holders(model),
         )
 
@@ -85,11 +90,18 @@ class PreviewService:
         return model
 
     def _holders(self, model: CatalogModel) -> frozenset[NodeId]:
-        """Say which nodes have the files: this one as it knows, others by their last download."""
-        key = f"/{model.card.model_id}"
-        others = {
+        """Say which nodes have the files.
+
+        This one knows. Others say so in a reading; until one has come, their last download counts.
+        """
+        readings, model_id = self._readings.readings, model.card.model_id
+        key = f"/{model_id}"
+        fetched = {
             outcome.node_id
             for name, outcome in self._state.state.downloads.items()
-            if name.endswith(key) and outcome.error is None and outcome.node_id != self._node_id
+            if name.endswith(key)
+            and outcome.error is None
+            and outcome.node_id not in readings.holdings
         }
-        return frozenset(others | ({self._node_id} if model.installed else set()))
+        others = (holders_in(readings, model_id) | fetched) - {self._node_id}
+        return others | {self._node_id} if model.installed else others

@@ -40,6 +40,7 @@ from protocol.events import (
     MemberFactsReported,
     SettingsChanged,
 )
+from protocol.ids import NodeId
 from protocol.readings import Readings
 from protocol.state import ApiKey, ClusterState, DownloadOutcome
 from skulkd.core import instance_decisions, invitation_decisions, member_decisions
@@ -49,7 +50,13 @@ MAX_API_KEYS = 1000
 
 
 def decide(
-    state: ClusterState, readings: Readings, command: Command, *, now_ms: int
+    state: ClusterState,
+    readings: Readings,
+    command: Command,
+    *,
+    now_ms: int,
+    now_s: float | None = None,
+    unheard: frozenset[NodeId] = frozenset(),
 ) -> tuple[Event, ...]:
     """Decide a command that was not decided before.
 
@@ -58,6 +65,8 @@ def decide(
         readings: The master's own; only placing looks at them.
         command: What is asked.
         now_ms: The stamp that the events will carry; wall clock, never stepping back.
+        now_s: Monotonic seconds on the clock of the readings; with it, old ones count as missing.
+        unheard: Members that the master does not hear at the moment; nothing is placed there.
 
     Returns:
         What happened, in order; empty when the command changes nothing.
@@ -67,7 +76,9 @@ def decide(
     """
     match command:
         case PlaceInstance():
-            return instance_decisions.place(state, readings, command, now_ms=now_ms)
+            return instance_decisions.place(
+                state, readings, command, now_ms=now_ms, now_s=now_s, unheard=unheard
+            )
         case StopInstance():
             return instance_decisions.stop(state, command)
         case RetryInstance():

@@ -38,6 +38,7 @@ from protocol.readings import Readings
 from protocol.state import ClusterState
 from skulkd.core.breaker import allows_retry
 from skulkd.core.placement.explain import outcome_error, size_text, sum_text
+from skulkd.core.placement.files import holders_in
 from skulkd.core.placement.memory_fit import lack_in_all_bytes
 from skulkd.core.placement.planner import plan, replan
 
@@ -50,9 +51,23 @@ Liveness = Literal["live", "failed", "stopping"]
 
 
 def place(
-    state: ClusterState, readings: Readings, command: PlaceInstance, *, now_ms: int
+    state: ClusterState,
+    readings: Readings,
+    command: PlaceInstance,
+    *,
+    now_ms: int,
+    now_s: float | None,
+    unheard: frozenset[NodeId],
 ) -> tuple[Event, ...]:
     """Take exactly the plan that the command carries, if it still holds on these readings.
+
+    Args:
+        state: The newest.
+        readings: The master's own.
+        command: What is to be placed.
+        now_ms: The stamp of the event.
+        now_s: On the clock of the readings; with it, old ones count as missing.
+        unheard: Members that the master does not hear at the moment.
 
     Raises:
         RequestError: `request.invalid` when request, plan and card do not belong together.
@@ -72,7 +87,7 @@ def place(
             f"the cluster holds {len(state.instances)} instances and takes {MAX_INSTANCES}",
             remediation="Stop instances that are not used (`skulk stop`).",
         )
-    made = _confirm(state, readings, command)
+    made = _confirm(state, readings, command, now_s=now_s, unheard=unheard)
     placed = Instance(
         instance_id=instance_id,
         model_id=made.model_id,
@@ -256,13 +271,29 @@ def _make_way(state: ClusterState, made: Plan) -> tuple[Event, ...]:
     return tuple(removed)
 
 
-def _confirm(state: ClusterState, readings: Readings, command: PlaceInstance) -> Plan:
+def _confirm(
+    state: ClusterState,
+    readings: Readings,
+    command: PlaceInstance,
+    *,
+    now_s: float | None,
+    unheard: frozenset[NodeId],
+) -> Plan:
     """Plan again on the master's readings; the same assignment has to come out."""
     made, card = command.plan, command.card
-    again = replan(made, command.request, card, state, readings)
+    again = replan(made, command.request, card, state, readings, now_s=now_s, unheard=unheard)
     if again.plans and again.plans[0].plan_id == made.plan_id:
         return again.plans[0]
-    fresh = plan(command.request, card, made.card_digest, state, readings)
+    fresh = plan(
+        command.request,
+        card,
+        made.card_digest,
+        state,
+        readings,
+        now_s=now_s,
+        unheard=unheard,
+        holders=holders_in(readings, card.model_id) or None,
+    )
     if not fresh.plans:
         raise outcome_error(_about(made, again) if again.missing_facts else fresh, card.model_id)
     best = fresh.plans[0]

@@ -15,6 +15,7 @@ _NEAREST_FIRST: Final[tuple[ErrorCode, ...]] = (
     "placement.no_space",
     "store.offline",
     "store.downloads_disabled",
+    "placement.node_unreachable",
     "placement.no_backend",
     "placement.no_node",
     "placement.unsupported_shape",
@@ -74,6 +75,7 @@ def outcome_error(outcome: PlacementOutcome, model_id: ModelId) -> PlacementErro
         "; ".join((nearest.message, *others)),
         remediation=nearest.remediation,
         details=nearest.details,
+        retry_after_s=nearest.retry_after_s,
     )
 
 

@@ -13,13 +13,12 @@ further shapes add planners and change no consumer.
 
 import hashlib
 import operator
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from protocol.cards import BackendTag, ModelCard, PackageSource
+from protocol.cards import BackendTag, ModelCard
 from protocol.ids import Digest, NodeId
-from protocol.nodes import EngineFacts, Member, NodeFacts
+from protocol.nodes import EngineFacts, Member
 from protocol.placements import (
     PlacementOutcome,
     PlacementRequest,
@@ -28,9 +27,10 @@ from protocol.placements import (
     Shape,
     ShardAssignment,
 )
-from protocol.readings import NodeReading, Readings
+from protocol.readings import Readings
 from protocol.state import ClusterState
 from skulkd.core.placement import refusals
+from skulkd.core.placement.backends import build_for, preference, usable_tags
 from skulkd.core.placement.context import (
     MIN_TOKENS,
     SPARE_RATIO_PERCENT,
@@ -40,6 +40,7 @@ from skulkd.core.placement.context import (
     model_maximum,
 )
 from skulkd.core.placement.explain import size_text
+from skulkd.core.placement.files import download_bytes_on, holders_in, judge_files
 from skulkd.core.placement.memory_fit import (
     Claim,
     PoolMemory,
@@ -50,46 +51,10 @@ from skulkd.core.placement.memory_fit import (
     pool_memory,
     share_of,
 )
+from skulkd.core.placement.question import Candidate, Missing, Question, missing
 
 PLANNED_SHAPES: Final[tuple[Shape, ...]] = ("single",)
-STALE_READING_S: Final = 30.0
-"""A reading older than this says nothing about now."""
 _GIB_SHIFT: Final = 30
-_BUILTIN_SCRIPTED: Final = EngineFacts(engine="scripted", provider="builtin", usable=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is planned, against what: the arguments of `plan`, once."""
-
-    request: PlacementRequest
-    card: ModelCard
-    digest: Digest
-    state: ClusterState
-    readings: Readings
-    now_s: float | None
-    holders: frozenset[NodeId] | None
-    pinned: Plan | None
-    """A plan made before whose window and slots are to be kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """A fact that is still to come, in words, and the refusal that stands until then."""
-
-    fact: str
-    refusal: Refusal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    """A node that may be planned onto, with all that is known of it."""
-
-    member: Member
-    facts: NodeFacts
-    reading: NodeReading
-    claims: tuple[Claim, ...]
-
 
 _Verdict = Plan | Refusal | Missing
 _Rank = tuple[int, bool, bool, int, str]
@@ -103,6 +68,7 @@ def plan(
     readings: Readings,
     *,
     now_s: float | None = None,
+    unheard: frozenset[NodeId] = frozenset(),
     holders: frozenset[NodeId] | None = None,
 ) -> PlacementOutcome:
     """Plan a placement.
@@ -115,8 +81,11 @@ def plan(
         readings: Free memory and disk of each node.
         now_s: Monotonic seconds on the clock of the readings; with it, readings older than
             STALE_READING_S count as missing.
+        unheard: Members that are not heard at the moment, as the node that plans sees it; they are
+            refused like those that the state calls lost.
         holders: Nodes that have the model's files. None when that is not known: then the files are
-            counted as a download, and a file imported in place counts as present.
+            counted as a download, and a file imported in place counts as present. A node that
+            lacks them may have them from one of these.
 
     Returns:
         Plans, best first, all but the first marked `alternative`; a refusal for every other node;
@@ -131,6 +100,7 @@ def plan(
             state=state,
             readings=readings,
             now_s=now_s,
+            unheard=unheard,
             holders=holders,
             pinned=None,
         )
@@ -143,6 +113,9 @@ def replan(
     card: ModelCard,
     state: ClusterState,
     readings: Readings,
+    *,
+    now_s: float | None = None,
+    unheard: frozenset[NodeId] = frozenset(),
 ) -> PlacementOutcome:
     """Plan again, restricted to the nodes, backend, window and slots of a plan made before.
 
@@ -157,7 +130,8 @@ def replan(
     restricted = request.model_copy(update={"nodes": nodes, "backend": made.backend})
     # The plan knew whether the files are there; the store itself refuses a transfer that is too
     # large before its first byte.
-    held = frozenset(nodes) if made.download_bytes == 0 else frozenset[NodeId]()
+    held = holders_in(readings, card.model_id)
+    held = held | set(nodes) if made.download_bytes == 0 else held - set(nodes)
     if not nodes:
         return PlacementOutcome(
             refusals=tuple(refusals.unknown_node(shard.node_id) for shard in made.shards)
@@ -169,7 +143,8 @@ def replan(
             digest=made.card_digest,
             state=state,
             readings=readings,
-            now_s=None,
+            now_s=now_s,
+            unheard=unheard,
             holders=held,
             pinned=made,
         )
@@ -185,7 +160,7 @@ def plan_id_of(made: Plan) -> Digest:
 
 
 def _plan(question: Question) -> PlacementOutcome:
-    shape_refusal = _refuse_shape(question.request)
+    shape_refusal = _refuse_shape(question)
     if shape_refusal is not None:
         return PlacementOutcome(refusals=(shape_refusal,))
     ranked: list[tuple[_Rank, Plan]] = []
@@ -194,14 +169,14 @@ def _plan(question: Question) -> PlacementOutcome:
         for node_id in question.request.nodes
         if node_id not in question.state.members
     ]
-    missing: list[str] = []
+    unknown: list[str] = []
     claims = claims_by_node(question.state, question.readings)
     for member in question.state.members.values():
         verdict = _judge(question, member, claims)
         if isinstance(verdict, Plan):
             ranked.append((_rank(question, verdict), verdict))
         elif isinstance(verdict, Missing):
-            missing.append(verdict.fact)
+            unknown.append(verdict.fact)
             refused.append(verdict.refusal)
         else:
             refused.append(verdict)
@@ -211,27 +186,31 @@ def _plan(question: Question) -> PlacementOutcome:
         for place, (_, made) in enumerate(ranked)
     )
     return PlacementOutcome(
-        plans=plans, refusals=tuple(refused), missing_facts=() if plans else tuple(missing)
+        plans=plans, refusals=tuple(refused), missing_facts=() if plans else tuple(unknown)
     )
 
 
-def _refuse_shape(request: PlacementRequest) -> Refusal | None:
+def _refuse_shape(question: Question) -> Refusal | None:
+    request = question.request
     if request.shape is not None and request.shape not in PLANNED_SHAPES:
         return refusals.unsupported_shape(
             f"shape {request.shape} was asked for; this build plans: {', '.join(PLANNED_SHAPES)}"
         )
     if request.min_nodes > 1:
         return refusals.unsupported_shape(
-            f"at least {request.min_nodes} nodes were asked for; shape single takes one, and this "
-            "build plans no other"
+            f"at least {request.min_nodes} nodes were asked for and {_n_candidates(question)} may "
+            "be planned onto now; shape single takes one, and this build plans no other"
         )
     return None
 
 
-def _judge(
-    question: Question, member: Member, claims: Mapping[NodeId, Sequence[Claim]]
-) -> _Verdict:
-    """Find the best plan on one node, or why there is none."""
+def _n_candidates(question: Question) -> int:
+    """Count the nodes whose facts and readings matter: none of the others can take a shard."""
+    return sum(_refuse_node(question, member) is None for member in question.state.members.values())
+
+
+def _refuse_node(question: Question, member: Member) -> Refusal | None:
+    """Refuse a node that is no candidate, whatever it could hold."""
     request = question.request
     if member.role == "management":
         return refusals.not_a_candidate(member, "runs no models (--no-worker)")
@@ -239,49 +218,61 @@ def _judge(
         return refusals.not_a_candidate(member, "was excluded")
     if request.nodes and member.node_id not in request.nodes:
         return refusals.not_a_candidate(member, "is not among the nodes asked for")
+    if not question.is_reachable(member):
+        return refusals.unreachable(member)
+    return None
+
+
+def _judge(
+    question: Question, member: Member, claims: Mapping[NodeId, Sequence[Claim]]
+) -> _Verdict:
+    """Find the best plan on one node, or why there is none."""
+    refusal = _refuse_node(question, member)
+    if refusal is not None:
+        return refusal
     if member.facts is None:
-        return _missing(member, "what it can run")
-    tags = tuple(_usable_tags(question, member))
+        return missing(member, "what it can run")
+    tags = tuple(usable_tags(question.card, member, question.request.backend))
     if not tags:
-        return refusals.no_backend(member, question.card, request.backend)
+        return refusals.no_backend(member, question.card, question.request.backend)
     reading = question.readings.nodes.get(member.node_id)
-    if reading is None or _is_stale(question, reading):
-        return _missing(member, "memory")
-    candidate = _Candidate(
+    if reading is None or question.is_stale(reading):
+        return missing(member, "memory")
+    candidate = Candidate(
         member=member,
         facts=member.facts,
         reading=reading,
         claims=tuple(claims.get(member.node_id, ())),
     )
-    files = _judge_files(question, candidate)
+    files = judge_files(question, candidate)
     if files is not None:
         return files
     return _best_backend(question, candidate, tags)
 
 
 def _best_backend(
-    question: Question, candidate: _Candidate, tags: tuple[BackendTag, ...]
+    question: Question, candidate: Candidate, tags: tuple[BackendTag, ...]
 ) -> _Verdict:
     """Take the first backend that fits; else the answer of the one that came nearest."""
     nearest: Refusal | None = None
-    missing: Missing | None = None
+    unknown: Missing | None = None
     for tag in tags:
         verdict = _judge_backend(question, candidate, tag)
         if isinstance(verdict, Plan):
             return verdict
         if isinstance(verdict, Missing):
-            missing = missing or verdict
+            unknown = unknown or verdict
         elif nearest is None or _headroom(verdict) > _headroom(nearest):
             nearest = verdict
-    if missing is not None:
-        return missing
+    if unknown is not None:
+        return unknown
     if nearest is None:
         return refusals.no_backend(candidate.member, question.card, question.request.backend)
     return nearest
 
 
-def _judge_backend(question: Question, candidate: _Candidate, tag: BackendTag) -> _Verdict:
-    engine = _build_for(candidate.facts, tag)
+def _judge_backend(question: Question, candidate: Candidate, tag: BackendTag) -> _Verdict:
+    engine = build_for(candidate.facts, tag)
     if engine is None:
         return refusals.no_backend(candidate.member, question.card, tag)
     slots = question.request.slots or engine.default_slots
@@ -290,7 +281,7 @@ def _judge_backend(question: Question, candidate: _Candidate, tag: BackendTag) -
     share = share_of(question.card, engine, slots=slots)
     memory = pool_memory(candidate.facts, compute_of(tag), candidate.reading, candidate.claims)
     if memory is None:
-        return _missing(candidate.member, "memory")
+        return missing(candidate.member, "memory")
     window = _window(question, candidate, share, memory)
     if not isinstance(window, int):
         return window
@@ -298,7 +289,7 @@ def _judge_backend(question: Question, candidate: _Candidate, tag: BackendTag) -
 
 
 def _window(
-    question: Question, candidate: _Candidate, share: Share, memory: PoolMemory
+    question: Question, candidate: Candidate, share: Share, memory: PoolMemory
 ) -> int | Refusal | Missing:
     """Choose the context, or say why none fits."""
     card, member, request = question.card, candidate.member, question.request
@@ -322,13 +313,13 @@ def _window(
         memory.free_bytes + memory.settling_bytes
     ):
         held = size_text(memory.settling_bytes)
-        return _missing(member, f"memory ({held} of a stopping instance still to come back)")
+        return missing(member, f"memory ({held} of a stopping instance still to come back)")
     return refusals.no_fit(member, request, share, memory, wanted)
 
 
 def _assign(
     question: Question,
-    candidate: _Candidate,
+    candidate: Candidate,
     tag: BackendTag,
     engine: EngineFacts,
     slots: int,
@@ -355,90 +346,21 @@ def _assign(
         slots=slots,
         shards=(shard,),
         context_limited_by=limited_by(card, window, question.request.context_tokens, member.name),
-        download_bytes=_download_bytes(question, member.node_id),
+        download_bytes=download_bytes_on(question, member.node_id),
     )
     return made.model_copy(update={"plan_id": plan_id_of(made)})
-
-
-def _judge_files(question: Question, candidate: _Candidate) -> Refusal | Missing | None:
-    """Refuse a node that cannot get the files; None when it has them or can."""
-    member = candidate.member
-    source = question.card.source
-    is_held = question.holders is None or member.node_id in question.holders
-    if source is not None and source.kind == "local" and not is_held:
-        return refusals.elsewhere(member, question.card, source.path)
-    download_bytes = _download_bytes(question, member.node_id)
-    if download_bytes == 0:
-        return None
-    if candidate.reading.no_downloads is not None:
-        return refusals.not_fetched(member, question.card, candidate.reading.no_downloads)
-    free_bytes = candidate.reading.disk_free_bytes
-    if free_bytes is None:
-        return _missing(member, "free disk space")
-    if download_bytes + refusals.DISK_RESERVE_BYTES > free_bytes:
-        return refusals.no_space(member, download_bytes, free_bytes)
-    return None
-
-
-def _download_bytes(question: Question, node_id: NodeId) -> int:
-    card = question.card
-    if card.scripted is not None or (card.source is not None and card.source.kind == "local"):
-        return 0
-    if question.holders is not None and node_id in question.holders:
-        return 0
-    if isinstance(card.source, PackageSource):
-        return sum(file.size_bytes for file in card.source.files)
-    return card.storage_size.in_bytes
-
-
-def _usable_tags(question: Question, member: Member) -> Iterator[BackendTag]:
-    """Yield the node's backends that the model may use, best first."""
-    asked = question.request.backend
-    allowed = [
-        (_preference(question.card, tag), compute_of(tag) == "cpu", place, tag)
-        for place, tag in enumerate(member.capabilities.backends)
-        if any(_matches(tag, wanted) for wanted in question.card.placement.compatible_backends)
-        and (asked is None or _matches(tag, asked))
-    ]
-    for _, _, _, tag in sorted(allowed):
-        yield tag
-
-
-def _preference(card: ModelCard, tag: BackendTag) -> int:
-    order = (*card.placement.backend_preference, *card.placement.compatible_backends)
-    return next((place for place, wanted in enumerate(order) if _matches(tag, wanted)), len(order))
-
-
-def _matches(tag: BackendTag, wanted: BackendTag) -> bool:
-    """Say whether a full tag is what a card or request names; a bare engine matches any compute."""
-    return tag == wanted or ("-" not in wanted and tag.partition("-")[0] == wanted)
-
-
-def _build_for(facts: NodeFacts, tag: BackendTag) -> EngineFacts | None:
-    """Find the build that serves a backend: one that lists its compute before one that does not."""
-    name = tag.partition("-")[0]
-    builds = [build for build in facts.engines if build.engine == name and build.usable]
-    compute = compute_of(tag)
-    listed = next((build for build in builds if compute in build.computes), None)
-    if listed is None and not builds and name == "scripted":
-        return _BUILTIN_SCRIPTED
-    return listed or (builds[0] if builds else None)
 
 
 def _rank(question: Question, made: Plan) -> _Rank:
     node_id = made.shards[0].node_id
     headroom = sum(shard.memory.headroom_bytes for shard in made.shards)
     return (
-        _preference(question.card, made.backend),
+        preference(question.card, made.backend),
         compute_of(made.backend) == "cpu",
         question.holders is not None and node_id not in question.holders,
         -(headroom >> _GIB_SHIFT),
         node_id,
     )
-
-
-def _is_stale(question: Question, reading: NodeReading) -> bool:
-    return question.now_s is not None and question.now_s - reading.at_s > STALE_READING_S
 
 
 def _below_min_vram(card: ModelCard, memory: PoolMemory) -> bool:
@@ -450,7 +372,3 @@ def _below_min_vram(card: ModelCard, memory: PoolMemory) -> bool:
 
 def _headroom(refusal: Refusal) -> float:
     return float("-inf") if refusal.memory is None else refusal.memory.headroom_bytes
-
-
-def _missing(member: Member, fact: str) -> Missing:
-    return Missing(fact=f"{fact} of {member.name}", refusal=refusals.facts_missing(member, fact))

@@ -21,6 +21,9 @@ GIB: Final = 1 << 30
 DISK_RESERVE_BYTES: Final = 2 * GIB
 """Must stay free on the models volume after a download: below it the node's health is an error."""
 
+UNREACHABLE_RETRY_S: Final = 5
+"""A node that was cut off for a moment is back by then, as a rule."""
+
 
 def not_a_candidate(member: Member, why: str) -> Refusal:
     """Refuse a node that was excluded, not asked for, or runs no models."""
@@ -30,6 +33,24 @@ def not_a_candidate(member: Member, why: str) -> Refusal:
         f"{member.name}: {why}",
         "Name another node with --nodes, or leave it out of --exclude.",
     )
+
+
+def unreachable(member: Member) -> Refusal:
+    """Refuse a node that is not there: what it could hold is not known, and nothing gets to it."""
+    words = {
+        "lost": "was lost: it has not been heard of for too long",
+        "left": "said goodbye and is not back",
+        "present": "is not heard at the moment",
+    }
+    refusal = _refusal(
+        member,
+        "placement.node_unreachable",
+        f"{member.name}: {words[member.presence]}",
+        "Wait for it, or choose another node with --nodes; `skulk cluster members` shows since "
+        "when it is away.",
+    )
+    error = refusal.error.model_copy(update={"retry_after_s": UNREACHABLE_RETRY_S})
+    return refusal.model_copy(update={"error": error})
 
 
 def unknown_node(node_id: str) -> Refusal:

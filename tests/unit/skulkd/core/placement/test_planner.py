@@ -442,11 +442,10 @@ def test_an_unknown_free_space_is_missing_only_when_something_has_to_be_fetched(
 
 def test_a_file_imported_in_place_is_planned_where_it_lies() -> None:
     card = a_card(source=LocalSource(path="/models/a.gguf", size_bytes=100 * MIB))
-    state = a_state(members=[a_member(1), a_member(2)])
-    readings = some_readings(a_reading(1), a_reading(2))
-    outcome = outcome_of(card, state, readings, holders=frozenset({a_node_id(2)}))
-    assert [made.shards[0].node_id for made in outcome.plans] == [a_node_id(2)]
-    assert outcome.refusals[0].error.code == "placement.no_node"
+    assert outcome_of(card, holders=frozenset({a_node_id(1)})).plans
+    refusal = the_refusal(outcome_of(card, holders=frozenset()))
+    assert refusal.error.code == "placement.no_node"
+    assert "/models/a.gguf" in refusal.error.message
 
 
 def test_scripted_models_take_the_memory_their_card_says() -> None:
