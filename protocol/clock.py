@@ -13,3 +13,11 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Milliseconds since 1970 (UTC). For people and for stamps the master makes."""
         ...
+
+
+class BootClock(Protocol):
+    """For leases: unlike timers they run out while a machine sleeps."""
+
+    def boot_s(self) -> float:
+        """Seconds from an arbitrary point, never stepping back, suspend included."""
+        ...

@@ -58,7 +58,7 @@ class Heartbeat(NamedTuple):
     boot_id: BootId
     """Of the daemon that sends it; two at a time mean that an identity was copied."""
     number: Number
-    """The highest term number that the sender knows."""
+    """Of the term of `master`; the highest that the sender knows when it follows none."""
     master: NodeIdField | None
     """Whom it follows in that term, itself when it is master; None when it knows none."""
     is_minority: bool
@@ -89,8 +89,8 @@ class Campaign(NamedTuple):
     """The master itself asked for this campaign."""
 
 
-Denial = Literal["", "term", "voted", "master", "log", "lagging", "not_voter"]
-"""Why a vote was not given; empty when it was."""
+Denial = Literal["", "term", "voted", "master", "log", "lagging", "not_voter", "disk"]
+"""Why a vote was not given; empty when it was. `disk`: it cannot be made durable there."""
 
 
 class Vote(NamedTuple):

@@ -5,27 +5,19 @@ masters for one term.
 """
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, final
 
 from protocol.codec import decode_trusted_values, encode_values
 from protocol.errors import ClusterError
 from protocol.ids import NodeId
+from skulkd.core.voting import TermVote
 from skulkd.runtime import failpoints
 from skulkd.runtime.disk import Disk
 
 _MAGIC: Final = b"SKULKTRM"
 _DIGEST_BYTES: Final = 16
 _MAX_FILE_BYTES: Final = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TermVote:
-    """The highest term this node has taken part in."""
-
-    term: int = 0
-    voted_for: NodeId | None = None
 
 
 @final
@@ -83,8 +75,20 @@ class TermFile:
         if vote.term < earlier.term or is_other_vote:
             message = f"{vote} takes {earlier} back"
             raise ValueError(message)
-        if vote == earlier:
-            return
+        if vote != earlier:
+            self._replace(vote)
+
+    def write_anew(self, vote: TermVote) -> None:
+        """Put a promise in place of a damaged file; durable like any other.
+
+        The caller has learned from all other voters which promises cannot have been in it.
+
+        Raises:
+            OSError: It is not durable; the file may still be damaged.
+        """
+        self._replace(vote)
+
+    def _replace(self, vote: TermVote) -> None:
         body = encode_values((vote.term, vote.voted_for))
         failpoints.hit("term.before_write")
         self._disk.replace(self._path, _seal(body) + body)

@@ -5,7 +5,8 @@ import pytest
 
 from protocol.errors import ClusterError
 from protocol.ids import node_id_of
-from skulkd.eventlog.journal_term import TermFile, TermVote
+from skulkd.core.voting import TermVote
+from skulkd.eventlog.journal_term import TermFile
 from skulkd.runtime.simulated_disk import SimulatedDisk
 
 PATH = Path("/home/term")
@@ -65,3 +66,14 @@ def test_a_file_damaged_at_any_byte_is_refused_by_name(disk: SimulatedDisk) -> N
         with pytest.raises(ClusterError) as caught:
             TermFile(disk, PATH).read()
         assert caught.value.code == "cluster.journal_corrupt"
+
+
+def test_a_damaged_file_is_written_anew_by_whoever_knows_what_it_cannot_have_said(
+    disk: SimulatedDisk,
+) -> None:
+    disk.replace(PATH, b"damaged")
+    with pytest.raises(ClusterError):
+        TermFile(disk, PATH).write(TermVote(term=8, voted_for=BOB))
+    TermFile(disk, PATH).write_anew(TermVote(term=8, voted_for=BOB))
+    disk.crash()
+    assert TermFile(disk, PATH).read() == TermVote(term=8, voted_for=BOB)
