@@ -1,0 +1,177 @@
+"""Readings between nodes: each tells every peer its own, and believes nobody about another's.
+
+Nothing is asked for and nothing is acknowledged: a reading that is lost is said again. What a node
+has not renewed for `TTL_S` is forgotten, as is all of a node that is no member any more.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final, final
+
+from protocol.clock import Clock
+from protocol.errors import ProtocolError
+from protocol.ids import NodeId
+from protocol.readings import Reading, ReadingKey, key_of
+from protocol.telemetry_wire import (
+    MAX_KEYS,
+    pack_drop,
+    pack_reading,
+    transport_key,
+    unpack_reading,
+)
+from skulkd.cluster.readings_table import ReadingsTable
+from skulkd.cluster.transport import LinkState, Transport
+
+_log = logging.getLogger(__name__)
+
+MIN_INTERVAL_S: Final = 0.2
+"""Between two values of one reading; the last of those between is sent."""
+REFRESH_S: Final = 10.0
+"""A reading that does not change is said again this often."""
+TTL_S: Final = 30.0
+_TICK_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class _Own:
+    """A reading of this node."""
+
+    reading: Reading
+    sent_at_s: float = float("-inf")
+    timer: asyncio.TimerHandle | None = None
+
+
+@final
+class Telemetry:
+    """Tells this node's readings, and keeps those of its peers in the same table.
+
+    Args:
+        transport: Its telemetry plane belongs to this object from now on.
+        table: Where both kinds are; what is put there of this node is told.
+        clock: Of the readings' times.
+    """
+
+    def __init__(self, transport: Transport, table: ReadingsTable, clock: Clock) -> None:
+        self._transport = transport
+        self._table = table
+        self._clock = clock
+        self._own: dict[ReadingKey, _Own] = {}
+        self._heard: dict[NodeId, dict[ReadingKey, float]] = {}
+        """When each reading of a peer was last heard."""
+        self._complained: set[NodeId] = set()
+        self._is_closed = False
+        self.n_refused: int = 0
+        """Payloads that did not decode, and readings beyond `MAX_KEYS`."""
+        for reading in table.of_node(transport.node_id):
+            self._own[key_of(reading)] = _Own(reading)
+        transport.on_receive("telemetry", self._on_payload)
+        transport.on_link(self._on_link)
+        self._unsubscribe = table.subscribe(self._on_write)
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    def forget(self, node_id: NodeId) -> None:
+        """Drop all readings of a node that is lost, has left, or was removed."""
+        for key in self._heard.pop(node_id, {}):
+            self._table.drop(node_id, key)
+
+    def close(self) -> None:
+        """Tell and take nothing more; idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._timer.cancel()
+        self._unsubscribe()
+        for own in self._own.values():
+            if own.timer is not None:
+                own.timer.cancel()
+        self._own.clear()
+
+    # ---- Telling ----
+
+    def _on_write(self, node_id: NodeId, key: ReadingKey, reading: Reading | None) -> None:
+        if node_id != self._transport.node_id:
+            return
+        own = self._own.get(key)
+        if reading is None:
+            if own is not None:
+                self._drop(key, own)
+            return
+        if own is None:
+            if len(self._own) >= MAX_KEYS:
+                self.n_refused += 1
+                return
+            own = self._own[key] = _Own(reading)
+        own.reading = reading
+        if own.timer is None:
+            self._send_when_due(key, own)
+
+    def _send_when_due(self, key: ReadingKey, own: _Own) -> None:
+        wait_s = own.sent_at_s + MIN_INTERVAL_S - self._clock.monotonic_s()
+        if wait_s <= 0:
+            self._send(key, own)
+        else:
+            own.timer = asyncio.get_running_loop().call_later(wait_s, self._send, key, own)
+
+    def _send(self, key: ReadingKey, own: _Own) -> None:
+        own.timer = None
+        own.sent_at_s = self._clock.monotonic_s()
+        self._tell(self._transport.peers(), key, pack_reading(own.reading, now=own.sent_at_s))
+
+    def _drop(self, key: ReadingKey, own: _Own) -> None:
+        if own.timer is not None:
+            own.timer.cancel()
+        del self._own[key]
+        self._tell(self._transport.peers(), key, pack_drop(key))
+
+    def _tell(self, peers: tuple[NodeId, ...], key: ReadingKey, payload: bytes) -> None:
+        name = transport_key(key)
+        for peer in peers:
+            # Refused is as good as lost: it will be said again.
+            self._transport.send(peer, "telemetry", payload, key=name)
+
+    def _on_link(self, peer: NodeId, state: LinkState) -> None:
+        if state == "up" and not self._is_closed:
+            now = self._clock.monotonic_s()
+            for key, own in self._own.items():
+                self._tell((peer,), key, pack_reading(own.reading, now=now))
+
+    # ---- Hearing ----
+
+    def _on_payload(self, peer: NodeId, payload: bytes) -> None:
+        if self._is_closed:
+            return
+        now = self._clock.monotonic_s()
+        try:
+            told = unpack_reading(payload, peer, now=now)
+        except ProtocolError as error:
+            self._refuse(peer, error.message)
+            return
+        heard = self._heard.setdefault(peer, {})
+        if told.reading is None:
+            heard.pop(told.key, None)
+            self._table.drop(peer, told.key)
+        elif told.key in heard or len(heard) < MAX_KEYS:
+            heard[told.key] = now
+            self._table.put(told.reading)
+        else:
+            self._refuse(peer, f"it has more than {MAX_KEYS} readings")
+
+    def _refuse(self, peer: NodeId, reason: str) -> None:
+        self.n_refused += 1
+        if peer not in self._complained:
+            self._complained.add(peer)
+            _log.warning("a reading of %s was not taken: %s", peer, reason)
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        now = self._clock.monotonic_s()
+        for key, own in self._own.items():
+            if now - own.sent_at_s > REFRESH_S - _TICK_S / 2 and own.timer is None:
+                self._send(key, own)
+        for peer, heard in list(self._heard.items()):
+            for key in [key for key, at_s in heard.items() if now - at_s > TTL_S]:
+                del heard[key]
+                self._table.drop(peer, key)
+            if not heard:
+                del self._heard[peer]
