@@ -321,6 +321,7 @@ class Node:
             health=health,
             placements=placements,
             inference=worker,
+            is_reachable=lambda peer: peer == node_id,
             models=models,
             listeners=listeners,
             cluster=alone,

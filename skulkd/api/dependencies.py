@@ -1,6 +1,7 @@
 """What the API is built from."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.clock import Clock
@@ -50,6 +51,8 @@ class ApiDependencies:
     health: HealthView
     placements: Placements
     inference: Inference
+    is_reachable: Callable[[NodeId], bool]
+    """Whether requests can be sent to a node; always true of this one."""
     models: Models
     listeners: Listeners
     cluster: ClusterControl

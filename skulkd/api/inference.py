@@ -29,7 +29,7 @@ from skulkd.api.errors import bug, envelope, invalid_body
 from skulkd.api.http import Answer, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.interrupt import Interruptible, stopping
 from skulkd.api.json_body import decode_object
-from skulkd.api.selection import choose
+from skulkd.api.selection import Sight, choose
 from skulkd.api.sse import SSE_HEADERS, EventStream
 from skulkd.runtime.logs import command_id as log_command_id
 
@@ -99,14 +99,14 @@ class ChatService:
 
     def _admit(self, call: ChatCall) -> tuple[Instance, ...]:
         deps, task = self._deps, call.task
-        candidates = choose(
-            deps.state.state,
-            task.model_id,
+        sight = Sight(
+            node_id=deps.face.node_id,
+            is_reachable=deps.is_reachable,
             in_flight=self._in_flight,
             readings=deps.readings.readings,
-            now=deps.clock.monotonic_s(),
-            chance=deps.random,
+            now_s=deps.clock.monotonic_s(),
         )
+        candidates = choose(deps.state.state, task.model_id, sight, deps.random)
         if "TextGeneration" not in candidates[0].card.tasks:
             raise RequestError(
                 "request.invalid",
@@ -252,7 +252,7 @@ class ChatService:
             frames = self._deps.inference.chat(instance.instance_id, task)
             try:
                 async for frame in frames:
-                    if isinstance(frame, Started):
+                    if isinstance(frame, Started | Chunk):
                         has_started = True
                     elif isinstance(frame, Failed):
                         code = frame.error.code

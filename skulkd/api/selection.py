@@ -1,12 +1,13 @@
 """Which instance serves a request, and why none does. Pure, given the random numbers."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from protocol.control_api import LoadingDocument
-from protocol.errors import PlacementError, RequestError, SkulkError
-from protocol.ids import InstanceId, ModelId
+from protocol.errors import ClusterError, PlacementError, RequestError, SkulkError
+from protocol.ids import InstanceId, ModelId, NodeId
 from protocol.instances import LOADING_PHASES, PHASE_ORDER, Instance
 from protocol.readings import PhaseProgress, Readings
 from protocol.state import ClusterState
@@ -14,39 +15,57 @@ from skulkd.api.errors import Attachments, DocumentedError
 
 _RETRY_LOW_S: Final = 1
 _RETRY_HIGH_S: Final = 30
+_UNREACHABLE_RETRY_S: Final = 5
+"""A node that was cut off for a moment is back by then, as a rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What this node sees of the instances, now."""
+
+    node_id: NodeId
+    """This node."""
+    is_reachable: Callable[[NodeId], bool]
+    """Whether requests can be sent to a node; always true of this one."""
+    in_flight: Mapping[InstanceId, int]
+    """Requests of this node's own clients."""
+    readings: Readings
+    now_s: float
+    """On the clock of the readings."""
+
+    def reaches(self, instance: Instance) -> bool:
+        """Say whether every node of an instance can be reached."""
+        return all(self.is_reachable(shard.node_id) for shard in instance.plan.shards)
+
+    def load(self, instance: Instance) -> tuple[int, bool]:
+        """Rank an instance by its requests in flight; on a tie, one that takes no network wins."""
+        own = self.in_flight.get(instance.instance_id, 0)
+        reading = self.readings.instances.get(instance.instance_id)
+        told = reading.in_flight + reading.queued if reading else 0
+        is_remote = instance.plan.shards[0].node_id != self.node_id
+        return max(own, told), is_remote
 
 
 def choose(
-    state: ClusterState,
-    model_id: ModelId,
-    *,
-    in_flight: Mapping[InstanceId, int],
-    readings: Readings,
-    now: float,
-    chance: random.Random,
+    state: ClusterState, model_id: ModelId, sight: Sight, chance: random.Random
 ) -> tuple[Instance, ...]:
-    """Give the ready instances of a model, the one to ask first in front.
+    """Give the instances of a model that are ready and can be reached, the one to ask first.
 
     The first is the better of two random ones by requests in flight: nearly as even as asking all,
     and two API nodes do not run to the same instance at once.
 
     Raises:
-        SkulkError: `request.model_not_found`, `request.instance_loading`, `placement.failed`.
+        SkulkError: `request.model_not_found`, `request.instance_loading`, `placement.failed`,
+            `cluster.instance_unreachable`.
     """
     placed = [item for item in state.instances.values() if item.model_id == model_id]
-    ready = [item for item in placed if item.phase == "ready"]
+    ready = [item for item in placed if item.phase == "ready" and sight.reaches(item)]
     if not ready:
-        raise _why_not(state, model_id, placed, readings=readings, now=now)
+        raise _why_not(state, model_id, placed, sight)
     if len(ready) == 1:
         return (ready[0],)
-
-    def load(instance: Instance) -> int:
-        own = in_flight.get(instance.instance_id, 0)
-        reading = readings.instances.get(instance.instance_id)
-        return max(own, reading.in_flight + reading.queued if reading else 0)
-
     order = chance.sample(ready, len(ready))
-    if load(order[1]) < load(order[0]):
+    if sight.load(order[1]) < sight.load(order[0]):
         order[0], order[1] = order[1], order[0]
     return tuple(order)
 
@@ -90,16 +109,15 @@ def loading_document(
 
 
 def _why_not(
-    state: ClusterState,
-    model_id: ModelId,
-    placed: list[Instance],
-    *,
-    readings: Readings,
-    now: float,
+    state: ClusterState, model_id: ModelId, placed: list[Instance], sight: Sight
 ) -> SkulkError:
     for instance in placed:
-        if instance.phase in LOADING_PHASES:
-            return _loading(loading_document(state, instance, readings, now=now))
+        if instance.phase in LOADING_PHASES and sight.reaches(instance):
+            document = loading_document(state, instance, sight.readings, now=sight.now_s)
+            return _loading(document)
+    for instance in placed:
+        if instance.phase == "ready" or instance.phase in LOADING_PHASES:
+            return _unreachable(state, instance, sight)
     for instance in placed:
         if instance.phase == "failed" and instance.failure is not None:
             failure = instance.failure
@@ -119,6 +137,21 @@ def _why_not(
         f"No instance found for model {model_id}. Place it with: skulk place {model_id}",
         remediation=f"skulk place {model_id}",
         details={"param": "model"},
+    )
+
+
+def _unreachable(state: ClusterState, instance: Instance, sight: Sight) -> SkulkError:
+    away = [
+        shard.node_id for shard in instance.plan.shards if not sight.is_reachable(shard.node_id)
+    ]
+    names = [state.members[node_id].name for node_id in away if node_id in state.members]
+    return ClusterError(
+        "cluster.instance_unreachable",
+        f"{instance.model_id}: instance on unreachable node {', '.join(names) or away[0]}",
+        remediation="Try again when the node is back, or place a copy on another node: "
+        f"skulk place {instance.model_id}",
+        details={"instance_id": instance.instance_id, "node_id": away[0]},
+        retry_after_s=_UNREACHABLE_RETRY_S,
     )
 
 

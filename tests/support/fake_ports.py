@@ -197,12 +197,29 @@ class FakeState:
         self.state = state
         self.events: list[SequencedEvent] = []
         self.subscribers: list[Callable[[SequencedEvent, ClusterState], None]] = []
+        self.resetters: list[Callable[[ClusterState], None]] = []
 
     def subscribe(
-        self, on_event: Callable[[SequencedEvent, ClusterState], None]
+        self,
+        on_event: Callable[[SequencedEvent, ClusterState], None],
+        on_reset: Callable[[ClusterState], None] | None = None,
     ) -> Callable[[], None]:
         self.subscribers.append(on_event)
-        return lambda: self.subscribers.remove(on_event)
+        if on_reset is not None:
+            self.resetters.append(on_reset)
+
+        def unsubscribe() -> None:
+            self.subscribers.remove(on_event)
+            if on_reset is not None:
+                self.resetters.remove(on_reset)
+
+        return unsubscribe
+
+    def reset(self, state: ClusterState) -> None:
+        """Replace the state as a new snapshot does."""
+        self.state = state
+        for on_reset in list(self.resetters):
+            on_reset(state)
 
     def recent(self, after_seq: int, limit: int) -> tuple[SequencedEvent, ...]:
         return tuple(item for item in self.events if item.seq > after_seq)[:limit]
@@ -300,6 +317,7 @@ class FakeModels:
     """A catalogue and a disk in memory."""
 
     def __init__(self, *cards: ModelCard) -> None:
+        self.node_id = NODE
         self.items = [CatalogModel(card=card, origin="bundled", installed=True) for card in cards]
         self.imported: list[tuple[str, ModelId | None]] = []
         self.removed: list[ModelId] = []
@@ -334,13 +352,15 @@ class FakeModels:
 
     async def start_download(self, model_id: ModelId) -> TransferStatus:
         self._known(model_id)
-        status = TransferStatus(model_id=model_id, node_id=NODE, state="running", phase="download")
+        status = TransferStatus(
+            model_id=model_id, node_id=self.node_id, state="running", phase="download"
+        )
         self.transfers[model_id] = status
         return status
 
     async def download_status(self, model_id: ModelId) -> TransferStatus:
         self._known(model_id)
-        absent = TransferStatus(model_id=model_id, node_id=NODE, state="absent")
+        absent = TransferStatus(model_id=model_id, node_id=self.node_id, state="absent")
         return self.transfers.get(model_id, absent)
 
     async def cancel_download(self, model_id: ModelId) -> TransferStatus:
@@ -360,7 +380,7 @@ class FakeModels:
             StoredModelView(model_id=item.card.model_id, size_bytes=1000, in_use=False)
             for item in self.items
         )
-        return StorageDocument(node_id=NODE, models_dir="/models", items=items)
+        return StorageDocument(node_id=self.node_id, models_dir="/models", items=items)
 
 
 @final
@@ -411,6 +431,7 @@ class FakeDaemon:
     """All ports together, with one ready instance of one model."""
 
     def __init__(self, *instances: Instance) -> None:
+        self.face = FACE
         self.clock: Clock = SystemClock()
         self.deaths: list[str] = []
         self.gateway = FakeGateway()
@@ -419,6 +440,7 @@ class FakeDaemon:
         self.health = FakeHealth()
         self.placements = FakePlacements()
         self.inference = FakeInference()
+        self.unreachable: set[NodeId] = set()
         self.models = FakeModels(make_card())
         self.listeners = FakeListeners()
         self.cluster = FakeCluster(self.state)
@@ -432,7 +454,7 @@ class FakeDaemon:
     def dependencies(self, tasks: Tasks) -> ApiDependencies:
         """Plug everything in."""
         return ApiDependencies(
-            face=FACE,
+            face=self.face,
             clock=self.clock,
             tasks=tasks,
             gateway=self.gateway,
@@ -441,6 +463,7 @@ class FakeDaemon:
             health=self.health,
             placements=self.placements,
             inference=self.inference,
+            is_reachable=lambda node_id: node_id not in self.unreachable,
             models=self.models,
             listeners=self.listeners,
             cluster=self.cluster,

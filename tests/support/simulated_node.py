@@ -327,6 +327,7 @@ class SimulatedNode:
                 clock=world.clock,
             ),
             inference=self.worker,
+            is_reachable=lambda peer: peer == world.node_id,
             models=models,
             listeners=FakeListeners(),
             random=world.chance,

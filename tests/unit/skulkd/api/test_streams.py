@@ -14,7 +14,7 @@ from protocol.data_frames import Chunk, Failed, Finished, Started
 from protocol.errors import ErrorBody
 from protocol.ids import InstanceId
 from protocol.readings import InstanceReading, PhaseProgress, Readings
-from skulkd.api.selection import choose
+from skulkd.api.selection import Sight, choose
 from skulkd.api.sse import StreamLimits
 from tests.support.api_harness import (
     CHAT,
@@ -49,7 +49,14 @@ def chosen(in_flight: dict[InstanceId, int], readings: Readings, seed: int) -> I
     state = make_state(ONE, TWO, three, make_instance("load", number=4))
     # ruff: ignore[suspicious-non-cryptographic-random-usage] - seeded, so that a failure repeats
     chance = random.Random(seed)
-    order = choose(state, MODEL, in_flight=in_flight, readings=readings, now=0, chance=chance)
+    sight = Sight(
+        node_id=NODE,
+        is_reachable=lambda _node_id: True,
+        in_flight=in_flight,
+        readings=readings,
+        now_s=0,
+    )
+    order = choose(state, MODEL, sight, chance)
     assert sorted(item.instance_id for item in order) == sorted(
         item.instance_id for item in (ONE, TWO, three)
     )
@@ -99,9 +106,10 @@ def test_refusal_before_started_is_tried_elsewhere_once_each(stream: bool, refus
     with_api(story, FakeDaemon(ONE, TWO))
 
 
-def test_nothing_is_retried_after_started() -> None:
+@pytest.mark.parametrize("first", [Started(1), Chunk("a")])
+def test_nothing_is_retried_once_anything_has_come(first: Frame) -> None:
     async def story(api: Api) -> None:
-        api.daemon.inference.script = [Started(1), GONE]
+        api.daemon.inference.script = [first, GONE]
         assert (await api.chat()).status_code == 503
         assert len(api.daemon.inference.served) == 1
 
