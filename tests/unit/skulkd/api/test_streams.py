@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from protocol.control_api import ErrorDocument, read_answer
-from protocol.data_frames import Chunk, Failed, Finished, Started
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started
 from protocol.errors import ErrorBody
 from protocol.ids import InstanceId
 from protocol.readings import InstanceReading, PhaseProgress, Readings
