@@ -42,7 +42,7 @@ class OpenDoor:
 
     async def run(self) -> None:
         """Open and close the listener as keys come and go; never returns."""
-        unsubscribe = self._view.subscribe(self._on_event)
+        unsubscribe = self._view.subscribe(self._on_event, self._on_reset)
         try:
             while True:
                 await self._changed.wait()
@@ -55,6 +55,10 @@ class OpenDoor:
         del state
         if sequenced.event.kind in {"api_key_created", "api_key_revoked"}:
             self._changed.set()
+
+    def _on_reset(self, state: ClusterState) -> None:
+        del state
+        self._changed.set()
 
     async def _settle(self) -> None:
         if self._host is None or not self._view.state.api_keys:

@@ -177,7 +177,10 @@ class OpsRoutes:
             del state
             events.put(_event_frame(item))
 
-        unsubscribe = deps.state.subscribe(on_event)
+        def on_reset(state: ClusterState) -> None:
+            events.put(_reset_frame(state))
+
+        unsubscribe = deps.state.subscribe(on_event, on_reset)
         request.connection.on_lost(events.lose)
         self._followers.add(events)
         try:
@@ -267,6 +270,12 @@ class OpsRoutes:
         """`POST /v1/api/close`."""
         del request
         return json_reply(ListenersDocument(urls=await self._deps.listeners.close_api()))
+
+
+def _reset_frame(state: ClusterState) -> bytes:
+    """Say that the state was replaced: the events up to this seq are not told one by one."""
+    body = f'{{"term": {state.term}, "seq": {state.seq}}}'
+    return f"id: {state.seq}\nevent: state_replaced\ndata: {body}\n\n".encode()
 
 
 def _event_frame(item: SequencedEvent) -> bytes:

@@ -241,6 +241,20 @@ def test_followers_leave_an_operator_room() -> None:
     with_api(story)
 
 
+def test_who_follows_is_told_when_the_state_was_replaced() -> None:
+    async def story(api: Api) -> None:
+        following = asyncio.ensure_future(
+            api.raw(request_bytes("GET", "/events?follow=1"), until=b'"seq": 99}')
+        )
+        await until(lambda: bool(api.daemon.state.resetters))
+        api.daemon.state.reset(make_state(seq=99, term=3))
+        received = await following
+        assert b"id: 99\nevent: state_replaced\n" in received
+        await until(lambda: not api.daemon.state.resetters)
+
+    with_api(story)
+
+
 def test_events_can_be_followed_and_resumed() -> None:
     async def story(api: Api) -> None:
         api.daemon.state.commit(MasterElected(master=NODE))
