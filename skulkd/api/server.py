@@ -5,11 +5,9 @@ knows one set of sockets from start to end, where ours open and close while the 
 """
 
 import asyncio
-import contextlib
 import errno
 import ipaddress
 import logging
-import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable
@@ -24,6 +22,7 @@ from skulkd.api.app import ApiApp
 from skulkd.api.auth import is_loopback
 from skulkd.api.connection import ConnectionLimits, GuardedHttp, SharedState
 from skulkd.eventlog.gateway import StateView
+from skulkd.runtime.port_holder import holder_of
 from skulkd.runtime.tasks import run_blocking, sleep
 
 _log = logging.getLogger(__name__)
@@ -32,7 +31,6 @@ _BACKLOG: Final = 512
 _SPARE_DESCRIPTORS: Final = 256
 """For journal, engines and peers, whatever clients do."""
 _NO_V6: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
-_ANY: Final = ("0.0.0.0", "::")
 _POLL_S: Final = 0.02
 _FREE_WITHIN_S: Final = 1.0
 _CANCEL_S: Final = 1.0
@@ -220,7 +218,7 @@ class ApiServer:
         return listener
 
     async def _busy(self, host: str) -> ConfigError:
-        holder = await run_blocking(_holder_of, host, self._port)
+        holder = await run_blocking(holder_of, host, self._port)
         return ConfigError(
             "config.port_busy",
             f"port {self._port} on {host} is taken" + (f" by {holder}" if holder else ""),
@@ -310,21 +308,3 @@ def _covers(host: str, other: str) -> bool:
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _holder_of(host: str, port: int) -> str:
-    """Name the process that listens where we cannot, as far as this user may see."""
-    import psutil  # 20 ms, needed only when a start has failed
-
-    # Process by process: one that ends meanwhile must not cost us the answer about the others.
-    for process in psutil.process_iter():
-        if process.pid == os.getpid():
-            continue  # we may listen on the port ourselves, on our other address
-        with contextlib.suppress(psutil.Error, OSError):
-            for found in process.net_connections(kind="tcp"):
-                if found.status != psutil.CONN_LISTEN or not found.laddr:
-                    continue
-                in_the_way = found.laddr[0] in {host, *_ANY} or host in _ANY
-                if found.laddr[1] == port and in_the_way:
-                    return f"{process.name()} (pid {process.pid})"
-    return ""
