@@ -88,6 +88,11 @@ def command_id_of(node_id: NodeId, entropy: bytes) -> CommandId:
     return CommandId(f"{node_id[1:7]}-{_letters(entropy, 20)}")
 
 
+def may_have_minted(node_id: NodeId, command_id: CommandId) -> bool:
+    """Tell whether a command's id may be of a node's making: a hint whom to ask about it first."""
+    return command_id.startswith(f"{node_id[1:7]}-")
+
+
 def key_id_of(entropy: bytes) -> KeyId:
     """Make an API key's public id of 8 random bytes."""
     return KeyId("key-" + _letters(entropy, 8))

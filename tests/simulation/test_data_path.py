@@ -214,6 +214,50 @@ def test_a_cancel_that_overtakes_its_task_ends_it_on_arrival() -> None:
     run(story)
 
 
+@pytest.mark.parametrize("through", [0, 1, 2], ids=["taker", "server", "stranger"])
+def test_a_task_is_cancelled_through_any_node(through: int) -> None:
+    async def story(net: DataNetwork) -> None:
+        api, worker, stranger = net.nodes
+        worker.worker.script = Script(n_chunks=10_000)
+        task = start(ask(api, 2, a_task()))
+        await until(lambda: worker.worker.n_running == 1)
+        asked = net.nodes[through]
+        # The node that is asked by its client looks at itself first.
+        known = asked.inference.cancel(a_command_id(1)) or await asked.cancels.cancel_elsewhere(
+            a_command_id(1)
+        )
+        assert known
+        assert (await task).code == "request.cancelled"
+        await until(lambda: worker.worker.n_running == 0, within_s=0.1)
+        assert not await stranger.cancels.cancel_elsewhere(a_command_id(1))
+
+    run(story, n_nodes=3)
+
+
+def test_a_cancel_reaches_the_server_of_a_task_whose_taker_is_gone() -> None:
+    async def story(net: DataNetwork) -> None:
+        taker, worker, stranger = net.nodes
+        worker.worker.script = Script(n_chunks=10_000)
+        task = start(ask(taker, 2, a_task()))
+        await until(lambda: worker.worker.n_running == 1)
+        net.network.cut(taker.node_id, stranger.node_id)
+        net.network.cut(stranger.node_id, taker.node_id)
+        assert await stranger.cancels.cancel_elsewhere(a_command_id(1))
+        assert (await task).code == "request.cancelled"
+
+    run(story, n_nodes=3)
+
+
+def test_a_cancel_through_another_node_may_overtake_its_task() -> None:
+    async def story(net: DataNetwork) -> None:
+        api, worker, stranger = net.nodes
+        assert not await stranger.cancels.cancel_elsewhere(a_command_id(1))
+        assert (await ask(api, 2, a_task())).code == "request.cancelled"
+        assert worker.worker.tasks == []
+
+    run(story, n_nodes=3)
+
+
 def test_a_slow_reader_holds_up_itself_and_nobody_else() -> None:
     async def story(net: DataNetwork) -> None:
         api, worker = net.nodes

@@ -12,8 +12,10 @@ from protocol.events import SequencedEvent
 from protocol.ids import CommandId, InstanceId, NodeId
 from protocol.state import ClusterState
 from protocol.tasks import ChatMessage, ChatTask
+from skulkd.api.cancels import ClusterCancels
 from skulkd.api.remote_inference import ClusterInference
 from skulkd.cluster.data_link import DataLinks
+from skulkd.cluster.peer_calls import ControlCalls
 from skulkd.cluster.simulated import SimulatedNetwork, SimulatedTransport
 from skulkd.cluster.transport import Transport
 from skulkd.runtime.clock import LoopClock
@@ -144,12 +146,13 @@ class DataNode:
         self.worker = ScriptedWorker()
         self.links = DataLinks(transport, self.tasks)
         self.server = DataServer(self.links, self.worker, self.tasks)
-        self.inference = ClusterInference(
-            StillState(state),
-            self.worker,
-            self.links,
-            random.Random(transport.node_id),  # ruff: ignore[suspicious-non-cryptographic-random-usage]  repeatable
-        )
+        # ruff: ignore[suspicious-non-cryptographic-random-usage]  repeatable
+        rng = random.Random(transport.node_id)
+        self.inference = ClusterInference(StillState(state), self.worker, self.links, rng)
+        calls = ControlCalls(transport, rng=rng, tasks=self.tasks)
+        self.cancels = ClusterCancels(transport.node_id, StillState(state), calls, self.tasks)
+        self.cancels.add_here(self.inference.cancel)
+        self.cancels.add_here(self.server.cancel)
 
     @property
     def node_id(self) -> NodeId:
