@@ -11,16 +11,17 @@ from typing import Protocol, final
 from protocol.envelope import MAX_PAYLOAD_BYTES, Plane
 from protocol.ids import NodeId
 from skulkd.cluster.guests import GuestDoor, OnGuest, Stranger
+from skulkd.cluster.link_views import Duplicate, LinkViews, PeerInfo
 from skulkd.cluster.transport import LinkState, OnLink, OnReceive, Peer, Refusal, Transport
 
 
-class OpenTransport(Transport, GuestDoor, Protocol):
+class OpenTransport(Transport, GuestDoor, LinkViews, Protocol):
     """What takes this one's place."""
 
 
 @final
 class ClosedTransport:
-    """Implements `Transport` and `GuestDoor`; there is nobody, until `attach`.
+    """Implements `Transport`, `GuestDoor` and `LinkViews`; there is nobody, until `attach`.
 
     Args:
         node_id: This node.
@@ -123,6 +124,18 @@ class ClosedTransport:
     def strangers(self) -> tuple[Stranger, ...]:
         """List who was refused."""
         return () if self._behind is None else self._behind.strangers()
+
+    def peer_info(self, peer: NodeId) -> PeerInfo | None:
+        """Say how it stands with a peer."""
+        if self._behind is not None:
+            return self._behind.peer_info(peer)
+        if peer not in self._peers:
+            return None
+        return PeerInfo(node_id=peer, link="connecting", reason="this node's ports are closed")
+
+    def duplicates(self) -> tuple[Duplicate, ...]:
+        """List the peers that were two processes on one key."""
+        return () if self._behind is None else self._behind.duplicates()
 
     async def close(self) -> None:
         """Take and deliver nothing more."""
