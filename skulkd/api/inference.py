@@ -51,6 +51,7 @@ class ChatService:
         self._deps = deps
         self._in_flight: dict[InstanceId, int] = {}
         self._open: dict[CommandId, _Interruptible] = {}
+        deps.cancels.add_here(self.cancel_here)
 
     @property
     def n_open(self) -> int:
@@ -83,17 +84,25 @@ class ChatService:
         """`POST /v1/cancel/{command_id}`."""
         command_id = parse_command_id(request.params["command_id"])
         request.command_id = command_id
-        running = self._open.get(command_id)
-        if running is None:
+        if not (
+            self.cancel_here(command_id) or await self._deps.cancels.cancel_elsewhere(command_id)
+        ):
             raise RequestError(
                 "request.not_found",
                 "Command not found or already completed",
-                remediation="Ask the node that took the request.",
+                remediation="Compare the id with the x-skulk-command-id header of the answer.",
             )
+        return json_reply(CancelReply(message="Command cancelled.", command_id=command_id))
+
+    def cancel_here(self, command_id: CommandId) -> bool:
+        """End a request that this node has taken; False when there is none of that id."""
+        running = self._open.get(command_id)
+        if running is None:
+            return False
         if not self._deps.inference.cancel(command_id):
             # Not taken up yet, or just over: the client is owed an end all the same.
             running.interrupt(RequestError("request.cancelled", "the request was cancelled"))
-        return json_reply(CancelReply(message="Command cancelled.", command_id=command_id))
+        return True
 
     # ---- Admission ----
 

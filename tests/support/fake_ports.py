@@ -48,6 +48,7 @@ from protocol.placements import (
 from protocol.readings import Readings
 from protocol.state import ClusterState
 from protocol.tasks import ChatTask
+from skulkd.api.cancels import Cancels, NobodyElse
 from skulkd.api.dependencies import ApiDependencies, NodeFace
 from skulkd.api.ports import CatalogModel
 from skulkd.api.sse import StreamLimits
@@ -450,6 +451,7 @@ class FakeDaemon:
         self.max_concurrent_requests = 64
         self.max_held_body_bytes = 64 << 20
         self.stream_limits = StreamLimits()
+        self.cancels: Cancels = NobodyElse()
 
     def dependencies(self, tasks: Tasks) -> ApiDependencies:
         """Plug everything in."""
@@ -475,4 +477,5 @@ class FakeDaemon:
             max_held_body_bytes=self.max_held_body_bytes,
             facts_wait_s=0.05,
             stream_limits=self.stream_limits,
+            cancels=self.cancels,
         )

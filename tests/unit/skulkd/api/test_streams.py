@@ -12,8 +12,9 @@ import pytest
 from protocol.control_api import ErrorDocument, read_answer
 from protocol.data_frames import Chunk, Failed, Finished, Frame, Started
 from protocol.errors import ErrorBody
-from protocol.ids import InstanceId
+from protocol.ids import CommandId, InstanceId
 from protocol.readings import InstanceReading, PhaseProgress, Readings
+from skulkd.api.cancels import CancelHere
 from skulkd.api.selection import Sight, choose
 from skulkd.api.sse import StreamLimits
 from tests.support.api_harness import (
@@ -25,6 +26,7 @@ from tests.support.api_harness import (
     until,
     with_api,
 )
+from tests.support.builders import a_command_id
 from tests.support.fake_ports import (
     MODEL,
     NODE,
@@ -236,6 +238,67 @@ def test_cancel_ends_the_request_and_is_404_afterwards(stream: bool) -> None:
         assert gone.status_code == 404
         assert gone.json()["error"]["message"] == "Command not found or already completed"
         assert (await api.client.post("/v1/cancel/what")).status_code == 400
+
+    with_api(story)
+
+
+class OneOther:
+    """Another node that serves one task."""
+
+    def __init__(self, serves: CommandId) -> None:
+        self.serves = serves
+        self.here: list[CancelHere] = []
+
+    def add_here(self, cancel_here: CancelHere) -> None:
+        self.here.append(cancel_here)
+
+    async def cancel_elsewhere(self, command_id: CommandId) -> bool:
+        return command_id == self.serves
+
+
+def test_a_task_that_another_node_has_is_cancelled_there() -> None:
+    other = OneOther(a_command_id(5))
+    daemon = FakeDaemon()
+    daemon.cancels = other
+
+    async def story(api: Api) -> None:
+        elsewhere = await api.client.post(f"/v1/cancel/{a_command_id(5)}")
+        assert elsewhere.status_code == 200
+        assert (await api.client.post(f"/v1/cancel/{a_command_id(6)}")).status_code == 404
+
+    with_api(story, daemon)
+
+
+def test_another_nodes_cancel_ends_a_request_of_this_one() -> None:
+    other = OneOther(a_command_id(5))
+    daemon = FakeDaemon()
+    daemon.cancels = other
+
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = [Started(1), Chunk("a"), asyncio.Event()]
+        asking = asyncio.ensure_future(api.chat(stream=True))
+        await until(lambda: len(api.daemon.inference.running) == 1)
+        (cancel_here,) = other.here
+        assert not cancel_here(a_command_id(6))
+        assert cancel_here(next(iter(api.daemon.inference.running)))
+        assert events_of((await asking).text)[-1]["error"]["code"] == "request.cancelled"
+
+    with_api(story, daemon)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_b31_an_answer_that_breaks_off_between_nodes_never_looks_complete(stream: bool) -> None:
+    async def story(api: Api) -> None:
+        lost = ErrorBody(code="cluster.link_lost", message="the answer broke off")
+        api.daemon.inference.script = [Started(1), Chunk("a"), Failed(lost)]
+        reply = await api.chat(stream=stream)
+        if stream:
+            events = events_of(reply.text)
+            assert events[-1]["error"]["code"] == "cluster.link_lost"
+            assert "[DONE]" not in reply.text
+        else:
+            assert reply.status_code == 502
+            assert "choices" not in reply.json()
 
     with_api(story)
 
