@@ -84,7 +84,7 @@ class Holding:
 
     model_id: ModelId
     digest: Digest
-    """Of the artifact's manifest."""
+    """The key of the artifact: of the model and its source, the same on every node."""
     size_bytes: int
 
 

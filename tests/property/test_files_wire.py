@@ -1,0 +1,147 @@
+"""Frames of the files plane: they come back as they went, and nothing else passes for one."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from protocol.codec import encode_values
+from protocol.envelope import MAX_PAYLOAD_BYTES
+from protocol.errors import ProtocolError
+from protocol.files_wire import (
+    HEADER_BYTES,
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    MAX_RANGE_BYTES,
+    ArtifactOpened,
+    AskLater,
+    CloseArtifact,
+    FilesFrame,
+    OfferedFile,
+    OpenArtifact,
+    RangeContent,
+    ReadRange,
+    TransferRefused,
+    pack_content,
+    pack_files,
+    unpack_files,
+)
+from protocol.ids import Digest
+
+KEY = Digest("0" * 64)
+
+numbers = st.integers(0, (1 << 63) - 1)
+sizes = st.integers(0, MAX_FILE_BYTES)
+indexes = st.integers(0, MAX_FILES - 1)
+digests = st.from_regex(r"[0-9a-f]{64}", fullmatch=True).map(Digest)
+paths = st.lists(
+    st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,20}", fullmatch=True), min_size=1, max_size=8
+).map("/".join)
+files = st.lists(st.builds(OfferedFile, paths, sizes, digests), min_size=1, max_size=5).map(tuple)
+frames = st.one_of(
+    st.builds(OpenArtifact, numbers, digests),
+    st.builds(ReadRange, numbers, indexes, sizes, st.integers(1, MAX_RANGE_BYTES)),
+    st.builds(CloseArtifact, numbers),
+    st.builds(ArtifactOpened, numbers, files),
+    st.builds(
+        AskLater,
+        numbers,
+        st.sampled_from(["busy", "verifying"]),
+        st.integers(1, 60_000),
+        sizes,
+        sizes,
+    ),
+    st.builds(
+        TransferRefused, numbers, st.sampled_from(["unknown", "changed", "failed", "not_open"])
+    ),
+)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=5).map(tuple),
+    max_leaves=10,
+)
+names = st.sampled_from(["open", "read", "close", "opened", "later", "refused", "content", ""])
+
+
+@given(frames)
+def test_a_frame_comes_back_as_it_went(frame: OpenArtifact) -> None:
+    assert unpack_files(pack_files(frame)) == frame
+
+
+@given(numbers, indexes, sizes, st.binary(min_size=1, max_size=300))
+def test_content_comes_back_as_it_went(
+    request_id: int, file_index: int, offset: int, content: bytes
+) -> None:
+    payload = pack_content(request_id, file_index, offset, content)
+    frame = unpack_files(payload)
+    assert frame == RangeContent(request_id, file_index, offset, memoryview(content))
+
+
+def test_the_longest_content_and_the_longest_list_fit_a_payload() -> None:
+    longest = pack_content(1, 2, 3, bytes(MAX_RANGE_BYTES))
+    assert len(longest) == MAX_PAYLOAD_BYTES["files"]
+    segment = "a" * 181
+    file = OfferedFile("/".join([segment] * 8), MAX_FILE_BYTES, KEY)
+    opened = ArtifactOpened((1 << 63) - 1, (file,) * MAX_FILES)
+    assert len(pack_files(opened)) <= MAX_PAYLOAD_BYTES["files"]
+
+
+def unpacked(payload: bytes) -> FilesFrame | ProtocolError:
+    try:
+        return unpack_files(payload)
+    except ProtocolError as error:
+        return error
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@example(b"\0")
+@example(bytes(HEADER_BYTES))
+def test_random_bytes_are_a_frame_or_a_named_error(payload: bytes) -> None:
+    outcome = unpacked(payload)
+    if isinstance(outcome, ProtocolError):
+        assert outcome.code == "protocol.bad_frame"
+    else:
+        assert 0 <= outcome.request_id < 1 << 64
+
+
+@given(names, st.lists(plain, max_size=6))
+def test_random_fields_are_a_frame_or_a_named_error(name: str, fields: list[object]) -> None:
+    outcome = unpacked(encode_values((name, *fields)))
+    if isinstance(outcome, ProtocolError):
+        assert outcome.code == "protocol.bad_frame"
+    else:
+        assert not isinstance(outcome, RangeContent)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("read", 1, MAX_FILES, 0, 1),
+        ("read", 1, 0, -1, 1),
+        ("read", 1, 0, 0, 0),
+        ("read", 1, 0, 0, MAX_RANGE_BYTES + 1),
+        ("read", -1, 0, 0, 1),
+        ("open", 1, "../../etc/passwd"),
+        ("opened", 1, ()),
+        ("opened", 1, (("../up", 1, KEY),)),
+        ("opened", 1, (("/abs", 1, KEY),)),
+        ("opened", 1, (("a", MAX_FILE_BYTES + 1, KEY),)),
+        ("opened", 1, (("a", 1, KEY),) * (MAX_FILES + 1)),
+        ("later", 1, "busy", 0, 0, 0),
+        ("later", 1, "tired", 1, 0, 0),
+        ("refused", 1, "why"),
+        ("close",),
+        ("close", 1, 2),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(values: tuple[object, ...]) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        unpack_files(encode_values(values))
+    assert refused.value.code == "protocol.bad_frame"
+
+
+def test_a_payload_that_is_too_long_is_refused_unread() -> None:
+    for first in (b"\0", b"\x91"):
+        with pytest.raises(ProtocolError) as refused:
+            unpack_files(first + bytes(MAX_PAYLOAD_BYTES["files"]))
+        assert refused.value.code == "protocol.too_large"
