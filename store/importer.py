@@ -12,6 +12,7 @@ from protocol.cards import (
     ModelCard,
     ModelTask,
     PlacementSection,
+    RelativePath,
     StorageSize,
     ToolingSection,
 )
@@ -26,6 +27,7 @@ _SPLIT_NAME: Final = re.compile(r"(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})
 _UNNAMEABLE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _UNPATHABLE: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 _SEGMENT_CHARS: Final = 96
+_STEM_CHARS: Final = 120
 _TEXT_CHARS: Final = 400
 _BACKENDS: Final = ("llama_server", "llama_cpp")
 _NOT_ALL_THERE: Final[frozenset[ErrorCode]] = frozenset({"store.gguf_truncated", "store.not_found"})
@@ -107,6 +109,27 @@ def card_from_gguf(path: Path, model_id: ModelId | None = None) -> ModelCard:
         ),
         generator=GENERATOR,
     )
+
+
+def part_names(source: LocalSource) -> tuple[RelativePath, ...]:
+    """Name the files of a local source as they are to be called in a store.
+
+    Parts of a split set keep what an engine finds them by. Different paths may give one name, but
+    never within one set.
+    """
+    paths = (source.path, *(part.path for part in source.further_parts))
+    if len(paths) == 1:
+        return (_plain_name(Path(source.path).name.removesuffix(".gguf"), ".gguf"),)
+    split = split_name(Path(source.path).name)
+    stem = "model" if split is None else split.stem
+    return tuple(
+        _plain_name(stem, f"-{number:05d}-of-{len(paths):05d}.gguf")
+        for number in range(1, len(paths) + 1)
+    )
+
+
+def _plain_name(stem: str, ending: str) -> RelativePath:
+    return (_UNPATHABLE.sub("_", stem).lstrip(".-+")[:_STEM_CHARS] or "model") + ending
 
 
 def model_id_of(name: str, *, owner: str | None = None) -> ModelId:

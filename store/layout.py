@@ -5,6 +5,7 @@
       staging/<key>/...                                     a transfer in progress, or a rest of one
       locks/<key>                                           held while a process works on a key
       cards/<digest of the model id>.toml                   the operator's own cards
+      digests/<key>.json                                    of files that are used where they lie
 
 Every name below `models_dir` is a digest, a fixed word, or a member path that a card's grammar
 already refused dots and slashes in front of. Nothing is reached through a symbolic link: each
@@ -28,6 +29,7 @@ ARTIFACTS: Final = "artifacts"
 STAGING: Final = "staging"
 LOCKS: Final = "locks"
 CARDS: Final = "cards"
+DIGESTS: Final = "digests"
 FILES: Final = "files"
 MANIFEST: Final = "manifest.json"
 CARD: Final = "card.toml"
@@ -184,7 +186,7 @@ class StoreLayout:
         try:
             self.models_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self.opened() as root:
-                for name in (ARTIFACTS, STAGING, LOCKS, CARDS):
+                for name in (ARTIFACTS, STAGING, LOCKS, CARDS, DIGESTS):
                     make_directories(root, [name])
         except OSError as error:
             raise disk_error(error, f"preparing {self.models_dir}") from error

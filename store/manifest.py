@@ -92,8 +92,13 @@ def read_manifest(directory: int) -> Manifest | None:
     Returns:
         Nothing when there is none, or it is not one: such an artifact is not complete.
     """
+    return read_document(directory, MANIFEST)
+
+
+def read_document(directory: int, name: str) -> Manifest | None:
+    """Read a manifest that has another name; as `read_manifest`."""
     try:
-        descriptor = open_beneath(directory, MANIFEST, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = open_beneath(directory, name, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as file:

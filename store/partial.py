@@ -122,18 +122,19 @@ class Partial:
                 self._directory, self._sidecar_name, sidecar.model_dump_json().encode("utf-8")
             )
 
-    def append(self, content: bytes) -> None:
+    def append(self, *contents: bytes | memoryview) -> None:
         """Add bytes at the end.
 
         Invariant: everything before them is hashed.
         """
-        view = memoryview(content)
-        while view:
-            written = os.pwrite(self._descriptor, view, self._length)
-            self._hash.update(view[:written])
-            self._length += written
-            self._hashed_bytes += written
-            view = view[written:]
+        for content in contents:
+            view = memoryview(content)
+            while view:
+                written = os.pwrite(self._descriptor, view, self._length)
+                self._hash.update(view[:written])
+                self._length += written
+                self._hashed_bytes += written
+                view = view[written:]
 
     def restart(self) -> None:
         """Forget all bytes."""

