@@ -72,7 +72,7 @@ class MemberLeft(FrozenModel):
 
 
 class MemberReturned(FrozenModel):
-    """A member that was lost or had left takes part again."""
+    """A member that was admitted has come, or one that was lost or had left takes part again."""
 
     kind: Literal["member_returned"] = "member_returned"
     node_id: NodeIdField

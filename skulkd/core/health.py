@@ -10,6 +10,7 @@ from protocol.ids import NodeId
 from protocol.nodes import HealthReason, Level, Member, NodeHealth
 from protocol.readings import NodeReading, Readings
 from protocol.state import ClusterState
+from skulkd.core.cluster_health import ClusterSight, member_reasons, own_reasons
 from skulkd.core.facts import SCRIPTED_BACKEND
 from skulkd.core.placement.explain import size_text
 
@@ -39,6 +40,7 @@ def node_health(
     *,
     now_s: float,
     switches: Switches | None = None,
+    sight: ClusterSight | None = None,
 ) -> NodeHealth:
     """Say how well a node is.
 
@@ -48,6 +50,7 @@ def node_health(
         node_id: Whose health.
         now_s: Monotonic seconds on the clock of the readings.
         switches: The node's own settings; None for another node, whose settings are not known.
+        sight: What the node that answers sees of the cluster; None where there is none to see.
     """
     member = state.members.get(node_id)
     reasons: list[HealthReason] = []
@@ -56,9 +59,14 @@ def node_health(
             _reason("node.unknown", "error", f"{node_id} is not a member", "Let it join first.")
         )
     else:
+        reasons.extend([] if sight is None else member_reasons(member, sight))
         reasons.extend(_capability_reasons(member))
-    reasons.extend(_reading_reasons(readings.nodes.get(node_id), now_s))
+    # Readings of a node that is away are old because it is away, which is said already.
+    if member is None or member.presence == "present":
+        reasons.extend(_reading_reasons(readings.nodes.get(node_id), now_s))
     reasons.extend(_instance_reasons(state, node_id))
+    if sight is not None and sight.node_id == node_id:
+        reasons.extend(own_reasons(state, sight))
     reasons.extend(_switch_reasons(state, switches or Switches()))
     worst = max((_LEVELS.index(reason.level) for reason in reasons), default=0)
     return NodeHealth(level=_LEVELS[worst], reasons=tuple(reasons))

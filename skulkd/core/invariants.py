@@ -172,7 +172,7 @@ def _keys(state: ClusterState) -> Iterator[str]:
 def _membership(state: ClusterState) -> Iterator[str]:
     """Check that what belongs to a node belongs to a member; a removed node leaves nothing."""
     yield from (f"{key} is a member and removed" for key in state.removed.keys() & state.members)
-    if state.members and all(member.presence == "left" for member in state.members.values()):
+    if state.members and not any(member.is_voter for member in state.members.values()):
         yield "no member has a vote"
     for token in state.join_tokens.values():
         if token.inviter not in state.members:

@@ -56,16 +56,15 @@ def member_of(state: ClusterState, node_id: NodeId) -> Member:
 
 
 def voters_of(state: ClusterState) -> frozenset[NodeId]:
-    """Name the members that have a vote: all but those that said goodbye."""
-    return frozenset(
-        member.node_id for member in state.members.values() if member.presence != "left"
-    )
+    """Name the members that have a vote."""
+    return frozenset(member.node_id for member in state.members.values() if member.is_voter)
 
 
 def admit(state: ClusterState, command: AdmitMember, *, now_ms: int) -> tuple[Event, ...]:
     """Let a node in by an invitation, or renew what is known of a member.
 
-    A member needs no invitation, and uses none up: a guest whose answer was lost may ask again.
+    A guest is `joining`, without a vote, until it has come and renews itself: that it was admitted
+    may never reach it. One whose answer was lost may ask again, and uses nothing up.
 
     Raises:
         RequestError: `request.invalid` for an id that is not the key's.
@@ -98,6 +97,7 @@ def admit(state: ClusterState, command: AdmitMember, *, now_ms: int) -> tuple[Ev
         addresses=command.addresses,
         api_port=command.api_port,
         role=command.role,
+        presence="present" if command.token_id is None else "joining",
         since_ms=now_ms,
     )
     return (MemberJoined(member=member, token_id=command.token_id),)
@@ -190,7 +190,8 @@ def _renew(known: Member, command: AdmitMember, now_ms: int) -> tuple[Event, ...
         )
     events: list[Event] = []
     present = known
-    if known.presence != "present":
+    # With an invitation it is the inviter who speaks; the node itself has not come back yet.
+    if known.presence != "present" and command.token_id is None:
         events.append(MemberReturned(node_id=known.node_id))
         present = known.model_copy(update={"presence": "present", "since_ms": now_ms})
     renewed = present.model_copy(

@@ -59,11 +59,12 @@ def _codes_given(tree: ast.Module) -> set[str]:
 
 
 def _health_codes() -> set[str]:
-    """Find the codes that only health knows, as strings in the module that gives reasons."""
+    """Find the codes that only health knows, as strings in the modules that give reasons."""
     code = re.compile(r"[a-z]+\.[a-z_]+")
     return {
         node.value
-        for node in ast.walk(syntax_tree(ROOT / "skulkd" / "core" / "health.py"))
+        for name in ("health.py", "cluster_health.py")
+        for node in ast.walk(syntax_tree(ROOT / "skulkd" / "core" / name))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and code.fullmatch(node.value)

@@ -159,6 +159,7 @@ def stories() -> st.SearchStrategy[list[Step]]:
         an_admission(MASTER),
         an_invitation(9, uses=len(NODES)),
         *(an_admission(node, token=9) for node in NODES),
+        *(an_admission(node) for node in NODES),
         *(a_facts_report(node) for node in NODES),
     ]
     steps = st.one_of(

@@ -1,10 +1,11 @@
 """Refusals: why one node cannot hold a model, with the numbers and the least change that helps."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from protocol.cards import BackendTag, ModelCard
 from protocol.errors import DetailValue, ErrorBody, ErrorCode
-from protocol.nodes import Member
+from protocol.nodes import Member, Presence
 from protocol.placements import (
     ArithmeticTerm,
     MemoryArithmetic,
@@ -37,7 +38,8 @@ def not_a_candidate(member: Member, why: str) -> Refusal:
 
 def unreachable(member: Member) -> Refusal:
     """Refuse a node that is not there: what it could hold is not known, and nothing gets to it."""
-    words = {
+    words: Mapping[Presence, str] = {
+        "joining": "was admitted and has not come yet",
         "lost": "was lost: it has not been heard of for too long",
         "left": "said goodbye and is not back",
         "present": "is not heard at the moment",

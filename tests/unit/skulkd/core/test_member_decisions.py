@@ -102,6 +102,7 @@ def test_the_first_member_of_a_cluster_needs_no_invitation() -> None:
     (event,) = decided(state, an_admission())
     assert isinstance(event, MemberJoined)
     assert (event.member.node_id, event.member.since_ms) == (a_node_id(), NOW_MS)
+    assert event.member.presence == "present"
 
 
 def test_a_second_one_without_an_invitation_is_refused() -> None:
@@ -115,6 +116,17 @@ def test_a_guest_with_an_invitation_joins_and_uses_it_up_by_one() -> None:
     assert event.token_id == a_token_id()
     assert event.member.addresses == ("10.0.0.2:12416",)
     assert event.member.facts is None
+
+
+def test_a_guest_has_no_vote_until_it_comes_and_speaks_for_itself() -> None:
+    state = a_state(tokens=[a_token(uses_left=2)])
+    (joined,) = decided(state, an_admission(2, token=1))
+    state = apply(state, a_sequenced(joined, seq=state.seq + 1))
+    assert state.members[a_node_id(2)].presence == "joining"
+    assert voters_of(state) == {a_node_id(1)}
+    # Asking again by the invitation is the inviter's word, not the node's.
+    assert decided(state, an_admission(2, token=1, command=4)) == []
+    assert decided(state, an_admission(2, command=5)) == [MemberReturned(node_id=a_node_id(2))]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +179,7 @@ def test_a_member_renews_its_addresses_and_keeps_its_facts() -> None:
     assert (event.member.addresses, event.member.role) == (("10.0.0.7:12416",), "management")
 
 
-@pytest.mark.parametrize("presence", ["lost", "left"])
+@pytest.mark.parametrize("presence", ["joining", "lost", "left"])
 def test_a_member_that_comes_back_has_returned(presence: Presence) -> None:
     assert decided(two(presence), an_admission(2)) == [MemberReturned(node_id=a_node_id(2))]
 
@@ -188,8 +200,9 @@ def test_a_loss_is_noted_once() -> None:
     assert decided(two("lost"), loss()) == []
 
 
-def test_one_that_said_goodbye_is_not_lost_as_well() -> None:
-    assert decided(two("left"), loss()) == []
+@pytest.mark.parametrize("presence", ["joining", "left"])
+def test_one_that_is_not_there_by_its_own_word_is_not_lost_as_well(presence: Presence) -> None:
+    assert decided(two(presence), loss()) == []
 
 
 def test_the_master_who_decides_it_cannot_be_lost() -> None:
@@ -205,14 +218,15 @@ def test_a_goodbye_is_noted_once_and_also_of_one_that_was_lost() -> None:
     assert decided(two("left"), leave()) == []
 
 
-@pytest.mark.parametrize("presence", ["lost", "left"])
+@pytest.mark.parametrize("presence", ["joining", "lost", "left"])
 def test_the_last_one_present_keeps_its_vote(presence: Presence) -> None:
     assert decided(two(presence), leave(1)) == []
     assert decided(a_state(), leave(1)) == []
 
 
-def test_those_that_said_goodbye_have_no_vote_and_the_lost_ones_have() -> None:
-    members = [a_member(1), a_member(2, presence="lost"), a_member(3, presence="left")]
+def test_the_lost_keep_their_vote_and_those_who_left_or_have_not_come_have_none() -> None:
+    every: tuple[Presence, ...] = ("present", "lost", "left", "joining")
+    members = [a_member(n, presence=presence) for n, presence in enumerate(every, start=1)]
     assert voters_of(a_state(members=members)) == {a_node_id(1), a_node_id(2)}
 
 
@@ -257,7 +271,7 @@ def test_a_member_is_removed_once() -> None:
     assert refused(a_state(), removal()).code == "cluster.not_member"
 
 
-@pytest.mark.parametrize("presence", ["present", "lost", "left"])
+@pytest.mark.parametrize("presence", ["joining", "present", "lost", "left"])
 def test_a_member_may_be_removed_however_it_is(presence: Presence) -> None:
     assert decided(two(presence), removal()) == [MemberRemoved(node_id=a_node_id(2))]
 
@@ -265,6 +279,7 @@ def test_a_member_may_be_removed_however_it_is(presence: Presence) -> None:
 def test_neither_the_last_voter_nor_the_master_is_removed() -> None:
     assert refused(a_state(), removal(1)).code == "cluster.last_voter"
     assert refused(two("left"), removal(1)).code == "cluster.last_voter"
+    assert refused(two("joining"), removal(1)).code == "cluster.last_voter"
     assert refused(two(), removal(1)).code == "cluster.is_master"
 
 

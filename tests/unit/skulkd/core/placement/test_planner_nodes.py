@@ -107,7 +107,7 @@ def test_nodes_and_exclusions_leave_the_others() -> None:
 
 @pytest.mark.parametrize(
     ("presence", "words"),
-    [("lost", "was lost"), ("left", "said goodbye")],
+    [("lost", "was lost"), ("left", "said goodbye"), ("joining", "not come yet")],
 )
 def test_b01_a_departed_node_is_no_candidate_and_is_named(presence: Presence, words: str) -> None:
     outcome = outcome_of(three(n2=presence))
