@@ -166,7 +166,8 @@ class NodesDocument(ControlModel):
 InvitationKind = Literal["token", "code"]
 NodeWord = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 """A node's name or id."""
-MAX_TTL_S: Final = 366 * 86400
+MAX_TTL_S: Final = 7 * 86400
+"""Of an invitation; the master grants no more."""
 
 
 class InviteBody(ControlModel):
