@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from protocol.envelope import PORTS
 from protocol.errors import ClusterError
 from skulkd.runtime.identity import KeyPair
 
@@ -98,8 +99,17 @@ def join_failed(stage: JoinStage, host: str, port: int, *, reason: str = "") -> 
     return ClusterError(
         "cluster.join_failed",
         what.format(host=host, port=port) + said,
-        remediation=remedy.format(host=host, port=port, last=port + 2),
+        remediation=remedy.format(host=host, port=port, firewall=firewall_lines(port)),
         details={"stage": stage, "host": host, "port": port},
+    )
+
+
+def firewall_lines(base_port: int) -> str:
+    """Give the line that opens a node's ports, for each of the usual firewalls."""
+    first, last = base_port, base_port + len(PORTS) - 1
+    return (
+        f"sudo ufw allow {first}:{last}/tcp, or sudo firewall-cmd --add-port={first}-{last}/tcp, "
+        f"or sudo nft add rule inet filter input tcp dport {first}-{last} accept"
     )
 
 
@@ -107,8 +117,8 @@ _STAGES: Final[dict[JoinStage, tuple[str, str]]] = {
     "no_route": (
         "outgoing: no connection to {host} port {port}",
         (
-            "Check that both machines are on one network, and let the ports {port} to {last} into "
-            "{host}; for example there: sudo ufw allow {port}:{last}/tcp"
+            "Check that both machines are on one network, and open the ports on {host} with the "
+            "line for its firewall: {firewall}"
         ),
     ),
     "nobody_listens": (

@@ -1,0 +1,145 @@
+"""What a guest and a member say to each other before the guest is a member: one payload each way.
+
+By a token: `JoinRequest`, answered by `Welcome`. By a code of six words first `GuestProof`,
+answered by `HostProof`, so that nobody says anything of itself to somebody who does not know the
+code. In place of any answer stands `JoinRefusal`.
+
+The two fields `wire` and `build` of every payload are read whatever the wire version, so that two
+nodes that cannot understand each other can still say why.
+"""
+
+from typing import Annotated, Final, Literal, cast
+
+from pydantic import Field, StringConstraints, TypeAdapter
+
+from protocol.base import FrozenModel
+from protocol.codec import decode_values, unpack
+from protocol.envelope import WIRE_VERSION
+from protocol.errors import DetailValue
+from protocol.hello import MAX_BUILD_CHARS, OtherWire, ShortText
+from protocol.ids import ClusterIdField, NodeIdField
+from protocol.nodes import AddressField, PublicKeyField, Role
+from protocol.peer_messages import MAX_MEMBERS, BootId, Number
+
+MAX_JOIN_BYTES: Final = 64 << 10
+MAX_REFUSAL_CHARS: Final = 1000
+"""Of a refusal's message, and of its remedy."""
+
+Wire = Annotated[int, Field(strict=True)]
+Proof = Annotated[bytes, Field(min_length=32, max_length=32)]
+Addresses = Annotated[tuple[AddressField, ...], Field(max_length=16)]
+MemberName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+"""As settings have it; it is shown on terminals before anybody has vouched for it."""
+RefusalText = Annotated[str, StringConstraints(max_length=MAX_REFUSAL_CHARS)]
+
+
+class GuestProof(FrozenModel):
+    """The guest knows the code, and this is its own public key."""
+
+    kind: Literal["guest_proof"] = "guest_proof"
+    wire: Wire = WIRE_VERSION
+    build: ShortText
+    public_key: PublicKeyField
+    proof: Proof
+
+
+class HostProof(FrozenModel):
+    """The member knows the code too."""
+
+    kind: Literal["host_proof"] = "host_proof"
+    wire: Wire = WIRE_VERSION
+    build: ShortText
+    proof: Proof
+
+
+class JoinRequest(FrozenModel):
+    """The guest asks to become a member, and says what others must know of it."""
+
+    kind: Literal["join_request"] = "join_request"
+    wire: Wire = WIRE_VERSION
+    build: ShortText
+    cluster_id: ClusterIdField | None = None
+    """Which one its token names; None with a code, which names none."""
+    node_id: NodeIdField
+    public_key: PublicKeyField
+    boot_id: BootId
+    name: MemberName
+    role: Role = "full"
+    addresses: Annotated[tuple[AddressField, ...], Field(min_length=1, max_length=16)]
+    """Where it listens already: the member dials it before it answers."""
+    api_port: Annotated[int, Field(ge=0, le=65535)] = 0
+
+
+class FellowMember(FrozenModel):
+    """A member that the new one shall dial."""
+
+    node_id: NodeIdField
+    public_key: PublicKeyField
+    name: MemberName
+    addresses: Addresses = ()
+
+
+class Welcome(FrozenModel):
+    """The guest is a member. The log has the rest, once it has dialled the others."""
+
+    kind: Literal["welcome"] = "welcome"
+    wire: Wire = WIRE_VERSION
+    build: ShortText
+    cluster_id: ClusterIdField
+    members: Annotated[tuple[FellowMember, ...], Field(min_length=1, max_length=MAX_MEMBERS)]
+    """The member that answers, the master, and others as far as they have room in a payload."""
+    master: NodeIdField | None = None
+    term: Number = 0
+
+
+class JoinRefusal(FrozenModel):
+    """The guest is not let in; an error that a later build may know and this one may not."""
+
+    kind: Literal["join_refusal"] = "join_refusal"
+    wire: Wire = WIRE_VERSION
+    build: ShortText
+    code: Annotated[str, StringConstraints(pattern=r"^[a-z]{1,20}\.[a-z_]{1,40}$")]
+    message: RefusalText
+    remediation: RefusalText = ""
+    details: Annotated[dict[str, DetailValue], Field(max_length=16)] = {}
+
+
+GuestMessage = GuestProof | JoinRequest
+HostMessage = HostProof | Welcome | JoinRefusal
+
+_GUEST: Final[TypeAdapter[GuestMessage]] = TypeAdapter(
+    Annotated[GuestMessage, Field(discriminator="kind")]
+)
+_HOST: Final[TypeAdapter[HostMessage]] = TypeAdapter(
+    Annotated[HostMessage, Field(discriminator="kind")]
+)
+
+
+def read_guest(data: bytes) -> GuestMessage | OtherWire:
+    """Read what a guest says.
+
+    Raises:
+        ProtocolError: `protocol.bad_frame`, `protocol.too_large`.
+    """
+    return _other_wire(data) or unpack(_GUEST, data, max_bytes=MAX_JOIN_BYTES)
+
+
+def read_host(data: bytes) -> HostMessage | OtherWire:
+    """Read what a member answers.
+
+    Raises:
+        ProtocolError: `protocol.bad_frame`, `protocol.too_large`.
+    """
+    return _other_wire(data) or unpack(_HOST, data, max_bytes=MAX_JOIN_BYTES)
+
+
+def _other_wire(data: bytes) -> OtherWire | None:
+    values = decode_values(data, max_bytes=MAX_JOIN_BYTES)
+    if not isinstance(values, dict):
+        return None
+    fields = cast("dict[str, object]", values)
+    wire, build = fields.get("wire"), fields.get("build")
+    if type(wire) is not int or wire == WIRE_VERSION:
+        return None
+    is_shown = isinstance(build, str) and build.isprintable()
+    return OtherWire(wire, cast("str", build)[:MAX_BUILD_CHARS] if is_shown else "?")
