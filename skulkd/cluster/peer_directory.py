@@ -18,7 +18,7 @@ MAX_ADDRESSES: Final = 16
 
 
 class PeerSockets(Protocol):
-    """What a directory keeps in step: the parts of `Transport` and `GuestDoor` that it needs."""
+    """What a directory keeps in step: the part of `Transport` that it needs."""
 
     @property
     def node_id(self) -> NodeId:
@@ -27,10 +27,6 @@ class PeerSockets(Protocol):
 
     def set_peers(self, peers: Mapping[NodeId, Peer]) -> None:
         """Dial and admit exactly these."""
-        ...
-
-    def set_guest_keys(self, keys: Mapping[bytes, str]) -> None:
-        """Admit guests with exactly these public keys."""
         ...
 
 
@@ -60,7 +56,6 @@ class PeerDirectory:
         self._operator_addresses = tuple(operator_addresses)
         self._sighted: dict[NodeId, tuple[str, ...]] = {}
         self._named: dict[NodeId, Peer] = {}
-        self._guest_keys: dict[bytes, str] = {}
 
     @property
     def peers(self) -> tuple[Peer, ...]:
@@ -74,7 +69,6 @@ class PeerDirectory:
         if named != self._named:
             self._named = named
             self._transport.set_peers(named)
-        self._admit_guests(state)
 
     def sight(self, sighting: Sighting) -> None:
         """Take a neighbour's word for where a member is; of others nothing is kept."""
@@ -109,18 +103,3 @@ class PeerDirectory:
             public_key=peer.public_key,
             addresses=tuple(known)[:MAX_ADDRESSES],
         )
-
-    def _admit_guests(self, state: ClusterState) -> None:
-        """Admit guests by this node's own invitations.
-
-        Also by those that are used up or have expired: their guests are owed the reason.
-        """
-        node_id = self._transport.node_id
-        keys = {
-            bytes.fromhex(token.public_key): token.token_id
-            for token in state.join_tokens.values()
-            if token.inviter == node_id
-        }
-        if keys != self._guest_keys:
-            self._guest_keys = dict(keys)
-            self._transport.set_guest_keys(keys)

@@ -1,8 +1,8 @@
 from collections.abc import Mapping
 
-from protocol.ids import NodeId, TokenId, node_id_of
+from protocol.ids import NodeId, node_id_of
 from protocol.nodes import Member
-from protocol.state import ClusterState, JoinToken
+from protocol.state import ClusterState
 from skulkd.cluster.discovery import Sighting
 from skulkd.cluster.peer_directory import MAX_ADDRESSES, PeerDirectory
 from skulkd.cluster.transport import Peer
@@ -20,16 +20,12 @@ class Recorder:
 
     def __init__(self) -> None:
         self.told_peers: list[Mapping[NodeId, Peer]] = []
-        self.told_guests: list[Mapping[bytes, str]] = []
 
     def set_peers(self, peers: Mapping[NodeId, Peer]) -> None:
         self.told_peers.append(peers)
 
-    def set_guest_keys(self, keys: Mapping[bytes, str]) -> None:
-        self.told_guests.append(keys)
 
-
-def a_state(*members: int, **changes: object) -> ClusterState:
+def a_state(*members: int) -> ClusterState:
     return ClusterState(
         cluster_id=a_cluster_id(),
         members={
@@ -41,7 +37,7 @@ def a_state(*members: int, **changes: object) -> ClusterState:
             )
             for index in members
         },
-    ).model_copy(update=changes)
+    )
 
 
 def a_sighting(index: int, *addresses: str, key: bytes | None = None) -> Sighting:
@@ -118,26 +114,3 @@ def test_addresses_of_a_peer_are_bounded() -> None:
     directory = PeerDirectory(sockets, appended=lambda: state, operator_addresses=many)
     directory.refresh()
     assert len(sockets.told_peers[-1][OTHER].addresses) == MAX_ADDRESSES
-
-
-def test_guests_are_admitted_by_own_invitations_also_by_used_ones() -> None:
-    sockets = Recorder()
-    tokens = {
-        TokenId("join-aaaaaaaa"): a_token("join-aaaaaaaa", inviter=ME, uses_left=0),
-        TokenId("join-bbbbbbbb"): a_token("join-bbbbbbbb", inviter=OTHER, uses_left=1),
-    }
-    state = a_state(0, join_tokens=tokens)
-    PeerDirectory(sockets, appended=lambda: state).refresh()
-    assert sockets.told_guests == [{bytes(32): "join-aaaaaaaa"}]
-
-
-def a_token(token_id: str, *, inviter: NodeId, uses_left: int) -> JoinToken:
-    return JoinToken(
-        token_id=TokenId(token_id),
-        public_key=bytes(32).hex(),
-        inviter=inviter,
-        kind="token",
-        created_at_ms=0,
-        expires_at_ms=1000,
-        uses_left=uses_left,
-    )
