@@ -84,6 +84,11 @@ class LogTail:
         return self._switched is not None
 
     @property
+    def is_behind_snapshot(self) -> bool:
+        """Whether the replica still shows what was there before a snapshot took its place."""
+        return self._held is not None
+
+    @property
     def commit_mark(self) -> CommitMark | None:
         """How far the log is committed, with the chain there; None where that is not kept."""
         seq = min(self.commit_seq, self.seq)

@@ -1,0 +1,412 @@
+"""The master's pen, for one term: decides commands, gives events their place, commits them.
+
+A command is decided on the end of the log, committed or not. Its events are journalled here and
+sent to the members at the same time; only what is committed reaches the replica and the caller.
+What comes while a disk syncs is written together by the next sync (group commit).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from protocol.clock import Clock
+from protocol.codec import pack
+from protocol.commands import Command, CommandReply
+from protocol.errors import SkulkError
+from protocol.events import ClusterFounded, Event, MasterElected, SequencedEvent
+from protocol.ids import CommandId, NodeId
+from protocol.peer_messages import TermPair
+from protocol.readings import Readings
+from protocol.state import ClusterState
+from skulkd.cluster.roles import MasterView
+from skulkd.core.apply import apply, repeated
+from skulkd.core.decide import decide
+from skulkd.core.senders import check_sender
+from skulkd.eventlog import refusals
+from skulkd.eventlog.commit_rule import Durable, OtherCopy, OwnCopy, committed_seq, durable_of
+from skulkd.eventlog.log_tail import LogTail, Placed
+from skulkd.eventlog.member_feeds import MemberFeeds
+from skulkd.eventlog.records import EncodedRecord, JournalRecord, chain_after, encode_body
+from skulkd.runtime.tasks import timeout
+
+MAX_UNCOMMITTED: Final = 4096
+"""Decided commands that may wait to be committed; the next one is refused."""
+
+_VOTER_EVENTS: Final = frozenset(
+    {"member_joined", "member_left", "member_returned", "member_removed"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadingLimits:
+    """How long the master waits; the defaults are for use, others are for tests."""
+
+    commit_wait_s: float = 8.0
+    """A caller hears after this long that its command is not committed."""
+    stall_s: float = 3.0
+    """In availability, a member that is alive and makes nothing durable is waited for so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    command_id: CommandId | None
+    last_seq: int
+    committed: asyncio.Future[Durable]
+
+
+@dataclass(slots=True)
+class _Progress:
+    durable_seq: int = 0
+    moved_s: float = 0.0
+    """When it last became more."""
+    is_stalled: bool = False
+    """It did not, for so long that it is not waited for until it does."""
+
+
+@final
+class LeadingTerm:
+    """One term of this node; made by `ClusterLog.lead`.
+
+    Args:
+        term: Persisted before this; higher than every term in the log.
+        is_minority: Half of the voters or fewer elected it.
+        tail: The log's end.
+        feeds: Sends to the members.
+        masters: Who is alive, and whether this node may still decide.
+        readings: Gives the newest readings, which `decide` plans with.
+        clock: Stamps events; the stamp never steps back within the log.
+        limits: How long is waited.
+    """
+
+    def __init__(
+        self,
+        *,
+        term: TermPair,
+        is_minority: bool,
+        tail: LogTail,
+        feeds: MemberFeeds,
+        masters: MasterView,
+        readings: Callable[[], Readings],
+        clock: Clock,
+        limits: LeadingLimits,
+    ) -> None:
+        self._term = term
+        self._is_minority = is_minority
+        self._tail = tail
+        self._feeds = feeds
+        self._masters = masters
+        self._readings = readings
+        self._clock = clock
+        self._limits = limits
+        self._first_seq = tail.seq + 1
+        self._voters_changed_seq = 0
+        """Of the last event that changed who votes, or how."""
+        self._progress: dict[NodeId, _Progress] = {}
+        self._decided: deque[_Decided] = deque()
+        self._waiting: dict[CommandId, _Decided] = {}
+        self._watching: list[tuple[int, asyncio.Future[Durable]]] = []
+        self._waits_since_s: float | None = None
+        """Since when something durable here waits for others."""
+        self._end: SkulkError | None = None
+        self._is_stopping = False
+
+    @property
+    def term(self) -> TermPair:
+        """The term."""
+        return self._term
+
+    def begin(self) -> None:
+        """Open the term with its first events."""
+        events: list[Event] = []
+        if self._tail.seq == 0:
+            events.append(ClusterFounded(cluster_id=self._tail.appended.cluster_id))
+        events.append(MasterElected(master=self._term.master, is_minority=self._is_minority))
+        self._place(events, command_id=None)
+        self._voters_changed_seq = self._tail.seq
+        self.advance()
+
+    async def submit(self, command: Command, *, sender: NodeId) -> CommandReply:
+        """Decide a command and wait until it is committed; idempotent by its id.
+
+        Cancelling the wait does not take the command back.
+
+        Args:
+            command: What is asked.
+            sender: Which member asks.
+
+        Raises:
+            SkulkError: What `check_sender` and `decide` refuse with; `cluster.no_master`, the term
+                is over; `cluster.no_quorum`, `cluster.not_durable`, it is not committed in time,
+                and may still be: the same command again tells; `cluster.stopping`.
+        """
+        try:
+            async with timeout(self._limits.commit_wait_s):
+                return await self._submit(command, sender)
+        except TimeoutError as error:
+            raise self._late() from error
+
+    def journalled(self, member: NodeId, seq: int) -> None:
+        """Take note that a member's log is durable up to `seq`, and agrees there."""
+        progress = self._progress.setdefault(member, _Progress())
+        if seq <= progress.durable_seq:
+            return
+        progress.durable_seq = min(seq, self._tail.seq)
+        progress.moved_s = self._clock.monotonic_s()
+        progress.is_stalled = False
+        self._feeds.on_durable(member, seq)
+        self.advance()
+
+    def agrees(self, seq: int, chain: bytes) -> bool:
+        """Say whether a log that has this chain after `seq` agrees with the master's."""
+        return self._tail.recent.chain_at(seq) == chain
+
+    def advance(self) -> None:
+        """Look again how far the log is committed, and answer those who waited for it."""
+        if self._end is not None or not self._masters.is_master:
+            return
+        tail = self._tail
+        own, others = self._own_copy(), self._other_copies()
+        policy = tail.appended.settings.policy
+        if tail.commit(committed_seq(policy, own, others, first_seq=self._first_seq)):
+            self._answer(own, others)
+            self._feeds.soon()
+        if self._kept_seq <= tail.commit_seq:
+            self._waits_since_s = None
+        elif self._waits_since_s is None:
+            self._waits_since_s = self._clock.monotonic_s()
+
+    def tick(self) -> None:
+        """Look at what time alone changes."""
+        self._note_stalled()
+        self._feeds.soon()
+        self.advance()
+
+    def refuse_from_now_on(self) -> None:
+        """Take no more commands; what has been decided goes on."""
+        self._is_stopping = True
+
+    def end(self) -> None:
+        """The term is over: nothing more is decided or committed here.
+
+        Callers hear `cluster.no_master`. What they wait for may still be committed by the next
+        master: the same command again tells.
+        """
+        self._end = refusals.no_master(
+            self._masters.last_master, why="this node is not master any more"
+        )
+        self._feeds.close()
+        waiting = [item.committed for item in self._decided]
+        waiting.extend(watching for _, watching in self._watching)
+        for committed in waiting:
+            if not committed.done():
+                committed.set_exception(self._end)
+                # Whoever gave up waiting does not look at it any more.
+                committed.exception()
+        self._decided.clear()
+        self._watching.clear()
+        self._waiting.clear()
+
+    async def drain(self) -> None:
+        """Wait until what has been decided is committed, or the term ends."""
+        waiting = [item.committed for item in self._decided]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    async def _submit(self, command: Command, sender: NodeId) -> CommandReply:
+        command_id = command.command_id
+        while True:
+            self._refuse_if_unable()
+            earlier = self._waiting.get(command_id)
+            if earlier is not None:
+                durable = await asyncio.shield(earlier.committed)
+                return self._reply(command_id, earlier.last_seq, durable, is_repeated=True)
+            state = self._tail.appended
+            result = repeated(state, command_id)
+            if result is not None:
+                durable = await self._wait_committed(result.seq)
+                return CommandReply(
+                    command_id=command_id,
+                    term=result.term,
+                    seq=result.seq,
+                    durable=durable,
+                    repeated=True,
+                )
+            check_sender(state, sender, command)
+            events = decide(
+                state,
+                self._readings(),
+                command,
+                now_ms=self._stamp_ms(),
+                now_s=self._clock.monotonic_s(),
+                unheard=self._unheard(state) if command.kind == "place_instance" else frozenset(),
+            )
+            if not self._must_wait(events):
+                decided = self._decide(command_id, events)
+                durable = await asyncio.shield(decided.committed)
+                return self._reply(command_id, decided.last_seq, durable, is_repeated=False)
+            await self._wait_committed(self._voters_changed_seq)
+
+    def _unheard(self, state: ClusterState) -> frozenset[NodeId]:
+        return frozenset(
+            node_id for node_id in state.members if not self._masters.is_alive(node_id)
+        )
+
+    def _refuse_if_unable(self) -> None:
+        if self._end is not None:
+            raise self._end
+        if self._is_stopping:
+            raise refusals.stopping()
+        if not self._masters.is_master:
+            raise refusals.no_master(
+                self._masters.last_master, why="this node may not decide as master now"
+            )
+        if len(self._decided) >= MAX_UNCOMMITTED:
+            n_waiting = len(self._decided)
+            raise refusals.not_durable(n_waiting, "decided commands wait for the disk")
+
+    def _must_wait(self, events: Sequence[Event]) -> bool:
+        """Say whether events change who votes while an earlier such change is not committed.
+
+        Two majorities of voters that differ by one node always share a node; with two changes at
+        once they need not.
+
+        Source: D. Ongaro (2014), section 4.1, with the amendment that a change also waits until
+        its master's first event is committed.
+        """
+        state = self._tail.appended
+        if state.settings.policy != "quorum" or not self._changes_voters(state, events):
+            return False
+        return self._tail.commit_seq < self._voters_changed_seq
+
+    def _changes_voters(self, state: ClusterState, events: Sequence[Event]) -> bool:
+        return any(
+            event.kind in _VOTER_EVENTS
+            or (event.kind == "settings_changed" and event.settings.policy != state.settings.policy)
+            for event in events
+        )
+
+    def _decide(self, command_id: CommandId, events: Sequence[Event]) -> _Decided:
+        changes_voters = self._changes_voters(self._tail.appended, events)
+        if events:
+            self._place(events, command_id=command_id)
+        if changes_voters:
+            self._voters_changed_seq = self._tail.seq
+        decided = _Decided(
+            command_id=command_id,
+            last_seq=self._tail.seq,
+            committed=asyncio.get_running_loop().create_future(),
+        )
+        self._decided.append(decided)
+        self._waiting[command_id] = decided
+        if decided.last_seq <= self._tail.commit_seq:
+            self._answer(self._own_copy(), self._other_copies())
+        elif changes_voters:
+            # With fewer voters, what waited may be committed now.
+            self.advance()
+        return decided
+
+    def _place(self, events: Sequence[Event], *, command_id: CommandId | None) -> None:
+        """Give events their place, and send them on their way to disks and members."""
+        tail = self._tail
+        state, chain, at_ms = tail.appended, tail.chain, self._stamp_ms()
+        number = self._term.number
+        records: list[EncodedRecord] = []
+        placed: list[Placed] = []
+        for event in events:
+            seq = state.seq + 1
+            body = encode_body(JournalRecord(number, seq, at_ms, command_id, pack(event)))
+            chain = chain_after(chain, body)
+            records.append(EncodedRecord(seq, body, chain))
+            sequenced = SequencedEvent(number, seq, at_ms, command_id, event)
+            state = apply(state, sequenced)
+            placed.append((sequenced, state))
+        tail.append(records, placed)
+        self._feeds.soon()
+
+    def _answer(self, own: OwnCopy, others: Sequence[OtherCopy]) -> None:
+        """Answer those whose events are committed."""
+        commit_seq, decided = self._tail.commit_seq, self._decided
+        while decided and decided[0].last_seq <= commit_seq:
+            item = decided.popleft()
+            if item.command_id is not None:
+                self._waiting.pop(item.command_id, None)
+            if not item.committed.done():
+                item.committed.set_result(durable_of(item.last_seq, own, others))
+        if self._watching:
+            left: list[tuple[int, asyncio.Future[Durable]]] = []
+            for seq, watching in self._watching:
+                if seq > commit_seq:
+                    left.append((seq, watching))
+                elif not watching.done():
+                    watching.set_result(durable_of(seq, own, others))
+            self._watching = left
+
+    async def _wait_committed(self, seq: int) -> Durable:
+        if seq <= self._tail.commit_seq:
+            return durable_of(seq, self._own_copy(), self._other_copies())
+        watching: asyncio.Future[Durable] = asyncio.get_running_loop().create_future()
+        self._watching.append((seq, watching))
+        return await watching
+
+    def _own_copy(self) -> OwnCopy:
+        tail = self._tail
+        member = tail.appended.members.get(self._term.master)
+        # Before the first admission there is no member at all, and this node is the cluster.
+        is_voter = not tail.appended.members if member is None else member.is_voter
+        return OwnCopy(
+            head_seq=tail.seq,
+            durable_seq=tail.durable_seq,
+            is_failing=tail.is_failing,
+            is_voter=is_voter,
+        )
+
+    def _other_copies(self) -> list[OtherCopy]:
+        copies: list[OtherCopy] = []
+        for node_id, member in self._tail.appended.members.items():
+            if node_id == self._term.master or not member.is_voter:
+                continue
+            progress = self._progress.get(node_id) or _Progress()
+            is_waited_for = not progress.is_stalled and self._masters.is_alive(node_id)
+            copies.append(OtherCopy(durable_seq=progress.durable_seq, is_waited_for=is_waited_for))
+        return copies
+
+    @property
+    def _kept_seq(self) -> int:
+        """Up to where this node has done what it can."""
+        return self._tail.seq if self._tail.is_failing else self._tail.durable_seq
+
+    def _note_stalled(self) -> None:
+        """Find members that are alive, lack something, and make nothing durable for too long."""
+        if self._waits_since_s is None:
+            return
+        now_s = self._clock.monotonic_s()
+        for node_id in self._tail.appended.members:
+            progress = self._progress.setdefault(node_id, _Progress())
+            waited_s = now_s - max(self._waits_since_s, progress.moved_s)
+            if progress.durable_seq < self._kept_seq and waited_s >= self._limits.stall_s:
+                progress.is_stalled = True
+
+    def _stamp_ms(self) -> int:
+        return max(self._clock.wall_ms(), self._tail.appended.at_ms)
+
+    def _reply(
+        self, command_id: CommandId, seq: int, durable: Durable, *, is_repeated: bool
+    ) -> CommandReply:
+        return CommandReply(
+            command_id=command_id,
+            term=self._term.number,
+            seq=seq,
+            durable=durable,
+            repeated=is_repeated,
+        )
+
+    def _late(self) -> SkulkError:
+        state = self._tail.appended
+        if state.settings.policy == "quorum":
+            return refusals.no_quorum(state, self._masters)
+        n_waiting = self._tail.seq - self._tail.commit_seq
+        return refusals.not_durable(
+            n_waiting, f"events are not committed after {self._limits.commit_wait_s:g} s"
+        )
