@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from protocol.ids import NodeId
-from protocol.peer_messages import ElectionMessage, TermPair
+from protocol.peer_messages import ElectionMessage, Heartbeat, TermPair
 from skulkd.core.voting import TermVote
 
 
@@ -58,21 +58,20 @@ class Rest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journalled:
-    """A member that follows this master has so much of its term's log on its disk."""
+    """A member that follows this master's term says where its durable log ends."""
 
     member: NodeId
     number: int
     seq: int
+    chain: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HearCommit:
-    """The master says how far its log reaches and is committed."""
+    """The master says how far its log reaches and is committed, and what state it gives."""
 
     term: TermPair
-    commit_seq: int
-    head_seq: int
-    chain: bytes
+    heartbeat: Heartbeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ histories is kept is decided by their settled parts first.
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from typing import Final, Literal, final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from protocol.ids import NodeId
-from protocol.peer_messages import Denial, Heartbeat, LogPosition, TermPair
+from protocol.peer_messages import Heartbeat, LogPosition, TermPair
 from protocol.state import ClusterState, Policy
 from skulkd.core.member_decisions import voters_of
 
@@ -114,6 +114,32 @@ def displaces(new: Claim, old: Claim) -> bool:
     return old.is_minority
 
 
+def can_follow(
+    claim: Claim, old: Claim | None, log: LogLook, *, floor: int, is_mutual: bool
+) -> bool:
+    """Say whether a node obeys a master that it has not obeyed so far.
+
+    Args:
+        claim: The master's.
+        old: Of the master that it leads or follows.
+        log: Its own.
+        floor: No lower number may be followed.
+        is_mutual: The master hears this node.
+    """
+    if claim.pair.number < max(floor, log.head.term):
+        return False
+    if claim.is_minority and (not is_mutual or claim.settled < log.head[:2]):
+        return False  # it could not be told anything; or it would take a settled past away
+    if old is None or claim.pair.master == old.pair.master:
+        return old is None or claim.pair > old.pair
+    return displaces(claim, replace(old, settled=standard_of(old, log)))
+
+
+def standard_of(master: Claim, log: LogLook) -> Settled:
+    """Give how far a master's log is settled, as far as one that obeys it knows."""
+    return max(master.settled, log.head[:2])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """Who asks for a vote, as the voter knows it."""
@@ -152,62 +178,6 @@ def is_fresh(candidate: Candidate, log: LogLook) -> bool:
         return True
     may_yield = log.ends_in_minority and candidate.leads_settled
     return may_yield and candidate.position[:2] >= log.durable[:2]
-
-
-Stage = Literal["trial", "saving", "vote"]
-"""Asking what would be; making the own vote durable; asking for votes."""
-
-
-@final
-@dataclass(slots=True, kw_only=True)
-class Ballot:
-    """A campaign of this node, and what was answered."""
-
-    number: int
-    stage: Stage
-    is_handover: bool
-    ends_s: float
-    ask_again_s: float
-    granted: set[NodeId]
-    abstained: set[NodeId] = field(default_factory=set[NodeId])
-    denied: dict[NodeId, Denial] = field(default_factory=dict[NodeId, Denial])
-
-    def note(self, voter: NodeId, denial: Denial) -> None:
-        """Take an answer; a voter may change its mind while it is asked again."""
-        self.granted.discard(voter)
-        self.denied.pop(voter, None)
-        if not denial:
-            self.granted.add(voter)
-        elif denial == "disk":
-            self.abstained.add(voter)
-        else:
-            self.denied[voter] = denial
-
-    def unanswered(self, voters: AbstractSet[NodeId]) -> tuple[NodeId, ...]:
-        """Name those who have not said anything, sorted."""
-        silent = voters - self.granted - self.abstained - self.denied.keys()
-        return tuple(sorted(silent))
-
-    def outcome(
-        self, voters: AbstractSet[NodeId], near: AbstractSet[NodeId], policy: Policy
-    ) -> Literal["open", "won", "lost"]:
-        """Say how it stands.
-
-        Args:
-            voters: All of them, the candidate among them.
-            near: Those that are alive and hear the candidate, without itself.
-            policy: Whom it needs.
-        """
-        n_votes = len(self.granted & voters)
-        if policy == "quorum":
-            if is_majority(n_votes, len(voters)):
-                return "won"
-            possible = (self.granted | near) & voters - self.denied.keys() - self.abstained
-            return "open" if is_majority(len(possible), len(voters)) else "lost"
-        needed = near & voters
-        if needed & self.denied.keys():
-            return "lost"
-        return "open" if needed - self.granted - self.abstained else "won"
 
 
 def is_majority(n_votes: int, n_voters: int) -> bool:

@@ -1,0 +1,138 @@
+"""What a node submits by itself about members: losses and goodbyes it sees, and its own return.
+
+The rules are `core.membership`'s; here each wish is submitted once at a time, and again a while
+after it was refused or lost.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Final, assert_never, final
+
+from protocol.commands import (
+    Command,
+    ReportLeave,
+    ReportLoss,
+    RevokeJoinToken,
+    SettleTerm,
+)
+from protocol.errors import SkulkError
+from protocol.ids import NodeId
+from skulkd.cluster.mastership_ports import MastershipPorts
+from skulkd.core.election import ElectionMachine
+from skulkd.core.membership import (
+    Action,
+    ForgetToken,
+    Lose,
+    MemberLook,
+    NoteGoodbye,
+    Renew,
+    Settle,
+    master_actions,
+    own_actions,
+)
+from skulkd.runtime.tasks import Tasks
+
+_log = logging.getLogger(__name__)
+
+RETRY_S: Final = 2.0
+"""After a command of its own was refused or lost."""
+
+
+@final
+class MemberReports:
+    """The reports of one node.
+
+    Args:
+        node_id: This node.
+        ports: Where commands go, and the state that they are about.
+        machine: Who is heard, and whether this node is master.
+        tasks: Owns what is under way.
+    """
+
+    def __init__(
+        self, node_id: NodeId, ports: MastershipPorts, machine: ElectionMachine, tasks: Tasks
+    ) -> None:
+        self._me = node_id
+        self._ports = ports
+        self._machine = machine
+        self._tasks = tasks
+        self._started_s = ports.clock.boot_s()
+        self._under_way: dict[Action, float | None] = {}
+        """Until when each is not repeated; None while it is being decided."""
+
+    def act(self) -> None:
+        """Submit what is due and not under way."""
+        now = self._ports.clock.boot_s()
+        self._forget(now)
+        for action in self._wanted(now):
+            if action not in self._under_way:
+                self._under_way[action] = None
+                self._tasks.start(self._submit(action), name="member report", essential=False)
+
+    def _wanted(self, now: float) -> tuple[Action, ...]:
+        state, term = self._ports.log.appended, self._machine.term(now=now)
+        if term is None:
+            return ()
+        actions = own_actions(state, self._me)
+        if not self._machine.is_master(now=now):
+            return actions
+        return actions + master_actions(
+            state,
+            self._me,
+            self._looks(now),
+            number=term.number,
+            is_lagging=self._machine.sight.is_lagging(now=now),
+            now_ms=self._ports.clock.wall_ms(),
+        )
+
+    async def _submit(self, action: Action) -> None:
+        command = self._command(action)
+        try:
+            await self._ports.submit(command)
+        except SkulkError as error:
+            _log.debug("%s was refused: %s", command.kind, error.message)
+        finally:
+            self._under_way[action] = self._ports.clock.boot_s() + RETRY_S
+
+    def _forget(self, now: float) -> None:
+        for action, until_s in list(self._under_way.items()):
+            if until_s is not None and now >= until_s:
+                del self._under_way[action]
+
+    def _command(self, action: Action) -> Command:
+        command_id = self._ports.mint()
+        match action:
+            case Lose():
+                return ReportLoss(
+                    command_id=command_id,
+                    node_id=action.node_id,
+                    silent_ms=action.silent_ms,
+                    is_refused=action.is_refused,
+                )
+            case NoteGoodbye():
+                return ReportLeave(command_id=command_id, node_id=action.node_id)
+            case Settle():
+                return SettleTerm(command_id=command_id, term=action.term)
+            case ForgetToken():
+                return RevokeJoinToken(command_id=command_id, token_id=action.token_id)
+            case Renew():
+                return self._ports.own_entry(command_id)
+            case _:
+                assert_never(action)
+
+    def _looks(self, now: float) -> Mapping[NodeId, MemberLook]:
+        sight, peers = self._machine.sight, self._machine.peers
+        followers = self._machine.followers(now=now)
+        looks: dict[NodeId, MemberLook] = {}
+        for node_id in self._ports.log.appended.members.keys() - {self._me}:
+            silent_s = peers.silent_s(node_id, now=now)
+            heartbeat = peers.heartbeat(node_id)
+            looks[node_id] = MemberLook(
+                is_alive=sight.is_alive(node_id, now=now),
+                silent_s=now - self._started_s if silent_s is None else silent_s,
+                refused_s=peers.refused_s(node_id, now=now),
+                has_left=peers.has_left(node_id),
+                unheard=() if heartbeat is None else heartbeat.unheard,
+                follows=node_id in followers,
+            )
+        return looks

@@ -1,0 +1,597 @@
+"""The machine of elections on one node: from silence to a campaign, a term, and its end.
+
+A node is *resting* (it knows no living master), *member* (it follows one) or *master*. A campaign
+runs beside that: it asks first what would be (a trial promises nothing), then makes the node's own
+vote durable, then asks for votes. Messages are answered in every role.
+
+What holds it together:
+
+- A number is voted in once. The vote is durable before it leaves (`SaveVote`, then `VoteSaved`);
+  a disk that fails gives no vote. A node that no longer knows what it promised votes again only
+  when it has heard every other voter: who had asked for that vote is among them and says a number
+  at least as high.
+- Who has voted in a term follows no lower one, so that it acknowledges nothing there: it rests
+  from the moment in which it decides to vote.
+- A master that is heard keeps its place (`voting.outranks` names the exceptions). Rank moves the
+  start of a campaign by some tenths of a second, and nothing else.
+- Higher numbers. A claim of a higher term that `voting.displaces` allows makes master and member
+  alike obey it. Any other higher number makes a master campaign for a number above it while it goes
+  on leading: somebody may have promised not to follow its term any more. A trial's number counts
+  for nothing. If such a campaign fails at its last step the master rests.
+- Time is boot time. A gap of more than `LEASE_S` between two looks ends a master's role before
+  anything else is handled, and `is_master` sees the gap itself. In `quorum` a master that is not
+  heard by a majority for that long rests. The lease guards answers, not the log: a commit needs a
+  majority anyway.
+- Its own lag is how late `tick` comes. A node that lags suspects others half as fast and campaigns
+  only when somebody else has turned out to miss the master too.
+"""
+
+import random
+from typing import Final, Literal, assert_never, final
+
+from protocol.ids import NodeId
+from protocol.peer_messages import (
+    Campaign,
+    Denial,
+    ElectionMessage,
+    Farewell,
+    Handover,
+    Heartbeat,
+    TermPair,
+    Vote,
+)
+from skulkd.core.ballots import Ballot
+from skulkd.core.campaigning import DEFER_S, Campaigning
+from skulkd.core.election_effects import (
+    Beat,
+    Effect,
+    Follow,
+    HandoverEnded,
+    HearCommit,
+    Journalled,
+    Lead,
+    Rest,
+    Send,
+)
+from skulkd.core.election_inputs import (
+    BeginHandover,
+    BeginLeaving,
+    ElectionSpec,
+    Heard,
+    Input,
+    LinkSeen,
+    VoteSaved,
+)
+from skulkd.core.granting import Standing, denial_of
+from skulkd.core.handing_over import HandingOver
+from skulkd.core.liveness import Peers
+from skulkd.core.patience import Patience
+from skulkd.core.promises import Promises
+from skulkd.core.sight import LAG_REMEMBERED_S, LEASE_S, Sight
+from skulkd.core.voting import (
+    MAX_NUMBER,
+    Claim,
+    LogLook,
+    TermVote,
+    can_follow,
+    claim_of,
+    is_majority,
+)
+
+HEARTBEAT_S: Final = 0.5
+PULSE_S: Final = 0.25
+"""The longest time between two looks while all is well."""
+
+Role = Literal["resting", "member", "master"]
+
+
+@final
+class ElectionMachine:
+    """Elections on one node; see the module.
+
+    Args:
+        spec: The node.
+        promise: What it has promised durably; None when that cannot be read.
+        log: Its log now.
+        rng: Draws delays.
+        now: Boot time in seconds, here and everywhere.
+    """
+
+    def __init__(
+        self,
+        spec: ElectionSpec,
+        *,
+        promise: TermVote | None,
+        log: LogLook,
+        rng: random.Random,
+        now: float,
+    ) -> None:
+        self._spec = spec
+        self._me = spec.node_id
+        self._sight = Sight(spec, log=log, now=now)
+        self._promises = Promises(promise)
+        self._campaigning = Campaigning(spec.node_id, spec.priority, rng=rng, now=now)
+        self._handing: HandingOver | None = None
+        self._known = max(self._promises.spent, log.head.term)
+        self._role: Role = "resting"
+        self._term: Claim | None = None
+        self._last_master: NodeId | None = None
+        self._is_leaving = False
+        self._patience = Patience(now=now)
+        self._needed_s: float | None = None
+        """When somebody was denied for this node's fresher log: then it must campaign itself."""
+        self._beat_s = now
+        self._deadline = now
+        self._effects: list[Effect] = []
+
+    # ---- What is seen from outside ----
+
+    @property
+    def deadline(self) -> float:
+        """The time at which `tick` wants to be called; how late it comes is this node's lag."""
+        return self._deadline
+
+    @property
+    def sight(self) -> Sight:
+        """What the node sees of the others."""
+        return self._sight
+
+    @property
+    def peers(self) -> Peers:
+        """How the others are heard."""
+        return self._sight.peers
+
+    @property
+    def role(self) -> Role:
+        """What this node is."""
+        return self._role
+
+    @property
+    def known_number(self) -> int:
+        """The highest term number that this node knows."""
+        return self._known
+
+    @property
+    def promise(self) -> TermVote | None:
+        """What it has promised durably; None while that is unknown."""
+        return self._promises.kept
+
+    @property
+    def last_master(self) -> NodeId | None:
+        """The last master that was known."""
+        return self._last_master
+
+    @property
+    def is_minority(self) -> bool:
+        """Whether the term that it leads or follows is a minority's."""
+        return self._term is not None and self._term.is_minority
+
+    def term(self, *, now: float) -> TermPair | None:
+        """Give the term that is led or followed; None without a living master."""
+        if self._term is None or (self._role == "master" and now - self._sight.looked_s > LEASE_S):
+            return None
+        pair = self._term.pair
+        is_heard = self._role == "master" or self._sight.is_alive(pair.master, now=now)
+        return pair if is_heard else None
+
+    def is_master(self, *, now: float) -> bool:
+        """Say whether this node may decide now; true to the moment, also between two looks."""
+        is_held = self._handing is not None and self._handing.is_paused
+        return self._is_leading(now) and not is_held
+
+    def followers(self, *, now: float) -> frozenset[NodeId]:
+        """Name the other voters that follow this master's term."""
+        if self._role != "master" or self._term is None:
+            return frozenset()
+        pair, sight = self._term.pair, self._sight
+        return frozenset(v for v in sight.others() if sight.follows(v, pair, now=now))
+
+    def claimed(self, *, now: float) -> tuple[int, NodeId | None]:
+        """Give number and master as heartbeats say them."""
+        pair = self.term(now=now)
+        return (self._known, None) if pair is None else pair
+
+    # ---- What happens ----
+
+    def handle(self, given: Input, *, log: LogLook, now: float) -> list[Effect]:
+        """Take what happened; returns what to do, in order."""
+        self._look(log, now)
+        match given:
+            case VoteSaved():
+                self._vote_saved(given, now)
+            case _ if self._me in log.removed:
+                pass
+            case Heard():
+                self._hear(given.sender, given.message, now)
+                if self._is_quiet(given.message):
+                    return self._done(now)
+            case LinkSeen():
+                self.peers.see_link(given.peer, is_refused=given.is_refused, now=now)
+            case BeginHandover():
+                self._begin_handover(given.target, now)
+            case BeginLeaving():
+                self._is_leaving = True
+            case _:
+                assert_never(given)
+        return self._settle(now)
+
+    def tick(self, *, log: LogLook, now: float) -> list[Effect]:
+        """Let time pass; to be called at `deadline`, and harmless before."""
+        self._look(log, now)
+        return self._settle(now)
+
+    def _look(self, log: LogLook, now: float) -> None:
+        """Notice the time in which this node did not look, before anything else."""
+        gap_s = self._sight.look(log, due_s=self._deadline, now=now)
+        self._known = max(self._known, log.head.term)
+        if self._role == "master" and gap_s > LEASE_S:
+            self._rest(f"its clock jumped by {gap_s:.1f} s", now)
+
+    def _is_quiet(self, message: ElectionMessage) -> bool:
+        """Say whether nothing can be due after a message that was not due before it.
+
+        Most messages are heartbeats under a settled master, and a hundred nodes send many.
+        """
+        is_idle = self._campaigning.ballot is None and self._handing is None
+        return isinstance(message, Heartbeat) and is_idle and self._term is not None
+
+    def _settle(self, now: float) -> list[Effect]:
+        """Do what is due."""
+        if self._me in self._sight.log.removed:
+            return self._retire(now)
+        self._recall_promises()
+        if self._role == "member":
+            self._check_master(now)
+        elif self._role == "master":
+            self._check_lead(now)
+        self._check_promise(now)
+        self._check_ballot(now)
+        self._check_start(now)
+        self._check_handover(now)
+        if now >= self._beat_s:
+            self._effects.append(Beat())
+            self._beat_s = now + HEARTBEAT_S
+        return self._done(now)
+
+    def _retire(self, now: float) -> list[Effect]:
+        """Take part no more: this node was removed."""
+        if self._role != "resting":
+            self._enter("resting", None, now)
+            self._effects.append(Rest(reason="this node was removed from the cluster"))
+        self._campaigning.reset()
+        self._beat_s = now + HEARTBEAT_S
+        return self._done(now)
+
+    def _done(self, now: float) -> list[Effect]:
+        deadlines = [now + PULSE_S, self._beat_s]
+        if self._campaigning.deadline is not None:
+            deadlines.append(self._campaigning.deadline)
+        if self._handing is not None:
+            deadlines.append(self._handing.until_s)
+        if self._role == "member" and self._term is not None:
+            counted_s = self.peers.counted_s(self._term.pair.master) or 0.0
+            deadlines.append(counted_s + self._sight.suspicion_s(now=now) + 0.001)
+        self._deadline = max(now, min(deadlines))
+        effects, self._effects = self._effects, []
+        return effects
+
+    # ---- Messages ----
+
+    def _hear(self, sender: NodeId, message: ElectionMessage, now: float) -> None:
+        if isinstance(message, Campaign):
+            self._on_campaign(sender, message, now)
+            return
+        if sender in self._sight.log.removed or message.number > MAX_NUMBER:
+            return
+        match message:
+            case Heartbeat():
+                if self.peers.hear_heartbeat(sender, message, now=now):
+                    self._on_heartbeat(sender, message, now)
+            case Vote():
+                self.peers.hear(sender, now=now)
+                self._on_vote(sender, message, now)
+            case Handover():
+                self.peers.hear(sender, now=now)
+                self._on_handover(sender, message, now)
+            case Farewell():
+                self.peers.hear_farewell(sender)
+            case _:
+                assert_never(message)
+
+    def _on_heartbeat(self, sender: NodeId, heartbeat: Heartbeat, now: float) -> None:
+        self._known = max(self._known, heartbeat.number)
+        claim = claim_of(sender, heartbeat)
+        if claim is not None:
+            self._on_claim(claim, heartbeat, now)
+        elif self._role == "member" and self._master() == sender:
+            self._lose_master("the master has given up its role", now)
+        if self._role != "master" or self._term is None:
+            return
+        if (heartbeat.number, heartbeat.master) == self._term.pair:
+            self._effects.append(
+                Journalled(
+                    member=sender,
+                    number=heartbeat.number,
+                    seq=heartbeat.position.seq,
+                    chain=heartbeat.chain,
+                )
+            )
+
+    def _on_claim(self, claim: Claim, heartbeat: Heartbeat, now: float) -> None:
+        if self._role == "member" and self._term is not None and self._term.pair == claim.pair:
+            self._term = claim
+        elif self._can_follow(claim):
+            self._follow(claim, now)
+        else:
+            return
+        self._effects.append(HearCommit(term=claim.pair, heartbeat=heartbeat))
+
+    def _can_follow(self, claim: Claim) -> bool:
+        is_mutual = self.peers.hears_us(claim.pair.master)
+        floor = self._promises.floor
+        return can_follow(claim, self._term, self._sight.log, floor=floor, is_mutual=is_mutual)
+
+    def _on_campaign(self, sender: NodeId, campaign: Campaign, now: float) -> None:
+        self.peers.hear(sender, now=now)
+        number = campaign.number
+        if not campaign.is_trial and self._promises.is_under_way(number, sender):
+            return  # asked again; the answer comes once it is durable
+        denial = denial_of(
+            sender,
+            campaign,
+            standing=self._standing(now),
+            sight=self._sight,
+            promises=self._promises,
+            now=now,
+        )
+        if denial == "log":
+            self._needed_s = now
+        if campaign.is_trial:
+            if not denial:
+                self._campaigning.defer(DEFER_S, now=now)
+            self._answer(sender, number, denial, is_trial=True)
+            return
+        if denial != "not_voter":
+            self._known = max(self._known, number)
+        if denial or self._promises.has_voted(number, sender):
+            self._answer(sender, number, denial, is_trial=False)
+        else:
+            self._vote_for(sender, number, now)
+
+    def _vote_for(self, candidate: NodeId, number: int, now: float) -> None:
+        if self._role != "resting":
+            self._rest(f"it votes for {candidate} in term {number}", now)
+        self._campaigning.ballot = None
+        self._campaigning.unwant()
+        self._campaigning.defer(2 * DEFER_S, now=now)
+        vote = TermVote(term=number, voted_for=candidate)
+        self._effects.append(self._promises.save(vote, now=now))
+
+    def _answer(self, candidate: NodeId, number: int, denial: Denial, *, is_trial: bool) -> None:
+        known = max(self._known, self._promises.spent)
+        vote = Vote(number=number, is_trial=is_trial, denial=denial, known_number=known)
+        self._effects.append(Send(to=(candidate,), message=vote))
+
+    def _on_vote(self, sender: NodeId, vote: Vote, now: float) -> None:
+        if vote.known_number <= MAX_NUMBER:
+            self._known = max(self._known, vote.known_number)
+        ballot = self._campaigning.ballot
+        stage = "trial" if vote.is_trial else "vote"
+        if ballot is None or (ballot.number, ballot.stage) != (vote.number, stage):
+            return
+        ballot.note(sender, vote.denial)
+        if vote.denial == "log":
+            self._campaigning.hold(DEFER_S, now=now)
+
+    def _on_handover(self, sender: NodeId, message: Handover, now: float) -> None:
+        if self._role != "member" or self._term is None or not self._can_stand():
+            return
+        if self._term.pair == (message.number, sender) and not self._promises.is_saving:
+            self._begin(now, is_handover=True)
+
+    # ---- Roles ----
+
+    def _lead(self, ballot: Ballot, now: float) -> None:
+        voters = self._sight.voters()
+        n_votes = len(ballot.granted & voters)
+        pair = TermPair(ballot.number, self._me)
+        is_minority = not is_majority(n_votes, len(voters))
+        claim = Claim(pair=pair, is_minority=is_minority, settled=self._sight.log.head[:2])
+        self._enter("master", claim, now)
+        self._effects.append(
+            Lead(term=pair, is_minority=is_minority, n_votes=n_votes, n_voters=len(voters))
+        )
+        self._beat_s = now
+
+    def _follow(self, claim: Claim, now: float) -> None:
+        old, master = self._term, claim.pair.master
+        if old is not None and old.is_minority and old.pair.master != master:
+            self._patience.was_in_vain()
+        if self._handing is not None:
+            is_done = master == self._handing.target
+            reason = "" if is_done else f"{master} became master instead"
+            self._end_handover(reason, is_done=is_done)
+        self._enter("member", claim, now)
+        self._effects += [Follow(term=claim.pair), Beat(to=master)]
+
+    def _rest(self, reason: str, now: float, *, silent_s: float = 0.0) -> None:
+        was_master = self._role == "master"
+        self._enter("resting", None, now)
+        self._patience.lost_master(silent_s=silent_s, now=now)
+        self._effects.append(Rest(reason=reason))
+        if was_master:
+            self._effects.append(Beat())
+
+    def _enter(self, role: Role, term: Claim | None, now: float) -> None:
+        self._role = role
+        self._term = term
+        if term is not None:
+            self._last_master = term.pair.master
+            self._patience.has_master(now=now)
+        self._campaigning.reset()
+
+    def _lose_master(self, reason: str, now: float) -> None:
+        master = self._master()
+        silent_s = None if master is None else self.peers.silent_s(master, now=now)
+        self._rest(reason, now, silent_s=silent_s or 0.0)
+
+    def _check_master(self, now: float) -> None:
+        master = self._master()
+        if master is None or self._sight.is_alive(master, now=now):
+            self._patience.calm_down(now=now)
+        elif self.peers.has_left(master):
+            self._lose_master("the master said goodbye", now)
+        elif self.peers.is_gone(master):
+            self._lose_master("the master's process has ended", now)
+        else:
+            self._lose_master("the master is silent", now)
+
+    def _check_lead(self, now: float) -> None:
+        term, log = self._term, self._sight.log
+        if term is not None and term.is_minority and log.head.term == term.pair.number:
+            self._term = Claim(
+                pair=term.pair, is_minority=log.ends_in_minority, settled=log.head[:2]
+            )
+        if not self._sight.has_lease(now=now):
+            self._rest("a majority has not heard it for the length of its lease", now)
+
+    # ---- Campaigns ----
+
+    def _can_stand(self) -> bool:
+        is_known = self._promises.kept is not None
+        return is_known and not self._is_leaving and self._me in self._sight.voters()
+
+    def _check_start(self, now: float) -> None:
+        if self._campaigning.ballot is not None or self._promises.is_saving:
+            return
+        if not self._should_stand(now):
+            self._campaigning.unwant()
+            return
+        sight = self._sight
+        has_fresher = sight.has_fresher(now=now)
+        if self._campaigning.want(is_alone=sight.is_alone(), has_fresher=has_fresher, now=now):
+            self._begin(now, is_handover=False)
+
+    def _should_stand(self, now: float) -> bool:
+        """Say whether it is time to campaign, but for rank and chance."""
+        if not self._can_stand() or self._role == "member":
+            return False
+        is_lagging = self._sight.is_lagging(now=now)
+        if self._role == "master":
+            is_outbid = self._term is not None and self._known > self._term.pair.number
+            return is_outbid and self._handing is None and not is_lagging
+        if self._sight.is_alone():
+            return True
+        is_needed = self._needed_s is not None and now - self._needed_s <= LAG_REMEMBERED_S
+        if is_lagging and not is_needed:
+            return False
+        return self._patience.may_act(self._sight, now=now)
+
+    def _begin(self, now: float, *, is_handover: bool) -> None:
+        number = max(self._known, self._promises.spent) + 1
+        ballot = self._campaigning.begin(number, is_handover=is_handover, now=now)
+        if is_handover or self._sight.is_alone():
+            self._save_own(ballot, now)
+        else:
+            self._check_ballot(now)
+
+    def _save_own(self, ballot: Ballot, now: float) -> None:
+        self._campaigning.begin_saving(ballot, now=now)
+        self._known = max(self._known, ballot.number)
+        vote = TermVote(term=ballot.number, voted_for=self._me)
+        self._effects.append(self._promises.save(vote, now=now))
+
+    def _check_ballot(self, now: float) -> None:
+        ballot = self._campaigning.ballot
+        if ballot is None:
+            return
+        may_be_few = self._role == "master" or self._patience.may_be_few(self._sight, now=now)
+        outcome = ballot.outcome(self._sight, may_be_few=may_be_few, now=now)
+        if outcome == "lost" or (outcome == "open" and now >= ballot.ends_s):
+            self._lose_ballot(ballot, now)
+        elif outcome == "won" and ballot.stage == "trial":
+            self._save_own(ballot, now)
+        elif outcome == "won":
+            self._lead(ballot, now)
+        elif now >= ballot.ask_again_s:
+            self._effects += ballot.ask(self._sight, now=now)
+
+    def _lose_ballot(self, ballot: Ballot, now: float) -> None:
+        if self._role == "master" and ballot.stage != "trial":
+            self._rest(f"its campaign for term {ballot.number} failed", now)
+        self._campaigning.lose(now=now)
+
+    # ---- Promises ----
+
+    def _vote_saved(self, given: VoteSaved, now: float) -> None:
+        is_awaited = self._promises.saved(given.vote, is_durable=given.is_durable)
+        candidate, number = given.vote.voted_for, given.vote.term
+        if candidate == self._me:
+            self._own_vote_saved(number, now, is_durable=given.is_durable)
+        elif candidate is not None and is_awaited:
+            self._answer(candidate, number, "" if given.is_durable else "disk", is_trial=False)
+
+    def _own_vote_saved(self, number: int, now: float, *, is_durable: bool) -> None:
+        ballot = self._campaigning.ballot
+        if ballot is None or (ballot.number, ballot.stage) != (number, "saving"):
+            return
+        if is_durable:
+            self._campaigning.begin_vote(ballot, now=now)
+        else:
+            self._lose_ballot(ballot, now)
+
+    def _check_promise(self, now: float) -> None:
+        late = self._promises.late(now=now)
+        if late is not None and late.voted_for is not None and late.voted_for != self._me:
+            self._answer(late.voted_for, late.term, "disk", is_trial=False)
+
+    def _recall_promises(self) -> None:
+        """End the time in which this node does not know what it promised."""
+        if self._promises.kept is not None:
+            return
+        voters = self._sight.voters()
+        is_heard = all(self.peers.heartbeat(voter) is not None for voter in self._sight.others())
+        if voters and is_heard:
+            self._promises.recall(self._known)
+
+    # ---- Handing over ----
+
+    def _begin_handover(self, target: NodeId, now: float) -> None:
+        if self._handing is None and self._role == "master":
+            self._handing = HandingOver(target=target, now=now)
+            return
+        reason = "this node is not master" if self._handing is None else "another is under way"
+        self._effects.append(HandoverEnded(target=target, is_done=False, reason=reason))
+
+    def _check_handover(self, now: float) -> None:
+        if self._handing is None:
+            return
+        is_master = self._role == "master"
+        step = self._handing.step(self._sight, is_master=is_master, now=now)
+        if step == "send" and self._term is not None:
+            message = Handover(number=self._term.pair.number)
+            self._effects.append(Send(to=(self._handing.target,), message=message))
+        elif step == "end":
+            self._end_handover(self._handing.reason, is_done=False)
+
+    def _end_handover(self, reason: str, *, is_done: bool) -> None:
+        handing, self._handing = self._handing, None
+        if handing is not None:
+            ended = HandoverEnded(target=handing.target, is_done=is_done, reason=reason)
+            self._effects.append(ended)
+
+    # ---- Views ----
+
+    def _master(self) -> NodeId | None:
+        return None if self._term is None else self._term.pair.master
+
+    def _standing(self, now: float) -> Standing:
+        return Standing(
+            term=self._term,
+            is_leading=self._is_leading(now),
+            is_new=self._patience.is_new(now=now),
+        )
+
+    def _is_leading(self, now: float) -> bool:
+        is_awake = now - self._sight.looked_s <= LEASE_S
+        return self._role == "master" and is_awake and self._sight.has_lease(now=now)

@@ -1,0 +1,65 @@
+"""How long a node waits without a master before it may act; pure.
+
+A majority waits for the suspicion time, and not at all once the master is known to be gone. The few
+wait longer: most often it is they who are cut off. They need not when everybody else is known to
+have ended (home machines that are switched off), and wait ever longer when what they elected keeps
+coming to nothing (a link that flaps).
+"""
+
+from typing import Final, final
+
+from skulkd.core.sight import SUSPICION_S, Sight
+
+MINORITY_WAIT_S: Final = 10.0
+MAX_MINORITY_WAIT_S: Final = 80.0
+CALM_S: Final = 120.0
+"""After so long under one master the wait of the few is short again."""
+
+
+@final
+class Patience:
+    """The waiting of one node.
+
+    Args:
+        now: Boot time in seconds: the start, before which nobody was heard.
+    """
+
+    def __init__(self, *, now: float) -> None:
+        self._started_s = self._calm_since_s = now
+        self._without_s = now
+        self._short_s = now + SUSPICION_S
+        self._few_wait_s = MINORITY_WAIT_S
+
+    def lost_master(self, *, silent_s: float, now: float) -> None:
+        """There is no master any more; it has been silent for so long."""
+        self._short_s = now
+        self._without_s = now - silent_s
+
+    def has_master(self, *, now: float) -> None:
+        """A term began for this node."""
+        self._calm_since_s = now
+
+    def was_in_vain(self) -> None:
+        """The master that few had elected gave way to another."""
+        self._few_wait_s = min(MAX_MINORITY_WAIT_S, 2 * self._few_wait_s)
+
+    def calm_down(self, *, now: float) -> None:
+        """The master is heard."""
+        if now - self._calm_since_s >= CALM_S:
+            self._few_wait_s = MINORITY_WAIT_S
+
+    def is_new(self, *, now: float) -> bool:
+        """Say whether a master may be there and not have been heard yet."""
+        return now < self._started_s + SUSPICION_S
+
+    def may_act(self, sight: Sight, *, now: float) -> bool:
+        """Say whether a node that is masterless may campaign."""
+        if now < self._short_s:
+            return False
+        if sight.has_majority(now=now):
+            return True
+        return sight.log.policy == "availability" and self.may_be_few(sight, now=now)
+
+    def may_be_few(self, sight: Sight, *, now: float) -> bool:
+        """Say whether half of the voters or fewer may elect: the rest is gone, or long silent."""
+        return now >= self._without_s + self._few_wait_s or sight.is_rest_gone(now=now)
