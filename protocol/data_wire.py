@@ -216,28 +216,32 @@ def _array_head(n_items: int) -> bytes:
 
 def pack_frame(frame: Frame) -> bytes:
     """Encode one frame; what cannot be sent as UTF-8 or as a number is replaced."""
-    if type(frame) is Chunk and not (frame.reasoning or frame.tool_calls or frame.logprobs):
-        values: object = frame.text
-    else:
-        values = _values_of(frame)
+    values = _values_of(frame)
     try:
         return encode_values(values)
     except UnicodeEncodeError:
         return encode_values(_sendable(values))
 
 
-def split(frame: Frame) -> tuple[Frame, ...]:
+def pack_chunk(chunk: Chunk) -> tuple[bytes, ...]:
+    """Encode a chunk, a long one as several frames that say the same."""
+    if not _is_short(chunk):
+        return tuple(map(pack_frame, split(chunk)))
+    return (pack_frame(chunk),)
+
+
+def split(chunk: Chunk) -> tuple[Chunk, ...]:
     """Cut a long chunk, such as a whole answer, into several that say the same."""
-    if type(frame) is not Chunk or _is_short(frame):
-        return (frame,)
-    return tuple(_pieces_of(frame))
+    return (chunk,) if _is_short(chunk) else tuple(_pieces_of(chunk))
 
 
 def _is_short(chunk: Chunk) -> bool:
-    n_chars = len(chunk.text) + len(chunk.reasoning)
-    if chunk.tool_calls:
-        n_chars += sum(len(call.arguments) + len(call.name or "") for call in chunk.tool_calls)
-    return n_chars <= _SPLIT_CHARS and len(chunk.logprobs) <= _SPLIT_LOGPROBS
+    text, reasoning, tool_calls, logprobs = chunk
+    n_chars = len(text)
+    if reasoning or tool_calls or logprobs:
+        n_chars += len(reasoning)
+        n_chars += sum(len(call.arguments) + len(call.name or "") for call in tool_calls)
+    return n_chars <= _SPLIT_CHARS and len(logprobs) <= _SPLIT_LOGPROBS
 
 
 def _pieces_of(chunk: Chunk) -> Iterator[Chunk]:
@@ -254,13 +258,16 @@ def _pieces_of(chunk: Chunk) -> Iterator[Chunk]:
         yield Chunk(logprobs=chunk.logprobs[start : start + _SPLIT_LOGPROBS])
 
 
-def _values_of(frame: Frame) -> tuple[object, ...]:
+def _values_of(frame: Frame) -> str | tuple[object, ...]:
     match frame:
+        case Chunk():
+            text, reasoning, tool_calls, logprobs = frame
+            if reasoning or tool_calls or logprobs:
+                items = tuple(map(_logprob_values, logprobs))
+                return (1, text, reasoning, tool_calls, items)
+            return text
         case Started():
             return (0, frame.prompt_tokens)
-        case Chunk():
-            logprobs = tuple(_logprob_values(item) for item in frame.logprobs)
-            return (1, frame.text, frame.reasoning, frame.tool_calls, logprobs)
         case Finished():
             prompt, completion, cached, *times_ms = frame.usage
             return (2, frame.reason, prompt, completion, cached, *map(_time, times_ms))

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never, final
 
-from protocol.data_frames import Failed, Finished, Frame
+from protocol.data_frames import Chunk, Failed, Frame, Started
 from protocol.data_wire import (
     MAX_FRAMES,
     MAX_STREAMS,
@@ -26,10 +26,10 @@ from protocol.data_wire import (
     Request,
     Taken,
     ToWorker,
+    pack_chunk,
     pack_frame,
     pack_frames,
     pack_message,
-    split,
     unpack_task,
 )
 from protocol.errors import (
@@ -55,6 +55,12 @@ MAX_HELD_BYTES: Final = 512 << 20
 NO_CREDIT_S: Final = 10.0
 """A client that takes nothing for so long gives its slot up."""
 UPLOAD_STALL_S: Final = 10.0
+PACE_S: Final = 0.002
+"""Between two payloads of frames, except for those that clients wait for most: the first and the
+last of a stream. A payload costs some 60 µs of processor time on both sides together, a frame in it
+5 µs: without this, 32 streams of 50 tokens a second would cost twice as much."""
+_URGENT_MESSAGES: Final = 2
+"""`Started`, and the first token."""
 _MESSAGE_BYTES: Final = 128 << 10
 _OFF_LOOP_BYTES: Final = 64 << 10
 """From here on a thread checks and decodes a task."""
@@ -120,7 +126,11 @@ class DataServer:
         self._is_closing = False
         self._missed: dict[NodeId, int] = {}
         self._unsent: dict[_Stream, None] = {}
+        self._loop = asyncio.get_running_loop()
         self._flush_handle: asyncio.Handle | None = None
+        self._is_flush_next = False
+        """Whether it will run in this turn of the loop."""
+        self._flushed_s = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         links.serve_worker(self)
 
@@ -190,7 +200,7 @@ class DataServer:
         refusal = self._refusal(peer, request)
         self._streams[key] = stream
         if refusal is not None:
-            self._put(stream, Failed(refusal.body()))
+            self._end(stream, refusal.body())
             self._close(stream)
             return
         self._held_bytes += request.size_bytes
@@ -237,10 +247,10 @@ class DataServer:
             task = await self._receive(stream)
             await self._serve(stream, task)
         except SkulkError as error:
-            self._put(stream, Failed(error.body()))
+            self._end(stream, error.body())
         except Exception:  # ruff: ignore[blind-except] - a bug ends its stream, and says so
             _log.exception("serving a task of %s failed", stream.peer)
-            self._put(stream, Failed(_bug()))
+            self._end(stream, _bug())
 
     async def _receive(self, stream: _Stream) -> ChatTask:
         """Have the whole task here, and decode it."""
@@ -263,13 +273,15 @@ class DataServer:
         frames = self._served.chat(stream.request.instance_id, task)
         try:
             async for frame in frames:
-                if isinstance(frame, Finished | Failed):
-                    self._put(stream, frame)
-                    return
-                for piece in split(frame):
-                    self._put(stream, piece)
-                    if stream.is_spent or self._links.is_full(stream.peer):
-                        await self._wait_room(stream)
+                if type(frame) is Chunk:
+                    for packed in pack_chunk(frame):
+                        self._put(stream, packed, is_urgent=stream.n_messages < _URGENT_MESSAGES)
+                        if stream.is_spent or self._links.is_full(stream.peer):
+                            await self._wait_room(stream)
+                else:
+                    self._put(stream, pack_frame(frame), is_urgent=True)
+                    if type(frame) is not Started:
+                        return
         finally:
             await frames.aclose()
         message = "the stream of this task ended without saying how"
@@ -301,7 +313,7 @@ class DataServer:
         n_bytes = stream.arrived_bytes + len(piece.data)
         is_next = piece.offset == stream.arrived_bytes and n_bytes <= stream.request.size_bytes
         if not is_next or not stream.request.digest:
-            self._put(stream, Failed(_torn()))
+            self._end(stream, _torn())
             self._close(stream)
             return
         stream.body += piece.data
@@ -317,17 +329,34 @@ class DataServer:
 
     # ---- Frames on their way ----
 
-    def _put(self, stream: _Stream, frame: Frame) -> None:
-        """Have a frame sent with what else this turn of the loop brings."""
-        packed = pack_frame(frame)
+    def _end(self, stream: _Stream, error: ErrorBody) -> None:
+        """Have a stream end with an error."""
+        self._put(stream, pack_frame(Failed(error)), is_urgent=True)
+
+    def _put(self, stream: _Stream, packed: bytes, *, is_urgent: bool) -> None:
+        """Have a frame sent with what else this turn of the loop, or the next 2 ms, bring."""
         stream.waiting.append(packed)
         stream.waiting_bytes += len(packed)
         self._unsent[stream] = None
-        if self._flush_handle is None:
-            self._flush_handle = asyncio.get_running_loop().call_soon(self._flush)
+        if is_urgent:
+            if not self._is_flush_next:
+                self._schedule_flush(0.0)
+        elif self._flush_handle is None:
+            self._schedule_flush(self._flushed_s + PACE_S - self._loop.time())
+
+    def _schedule_flush(self, pause_s: float) -> None:
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+        self._is_flush_next = pause_s <= 0
+        if self._is_flush_next:
+            self._flush_handle = self._loop.call_soon(self._flush)
+        else:
+            self._flush_handle = self._loop.call_later(pause_s, self._flush)
 
     def _flush(self) -> None:
         self._flush_handle = None
+        self._is_flush_next = False
+        self._flushed_s = self._loop.time()
         unsent, self._unsent = self._unsent, {}
         for stream in unsent:
             self._send(stream)
@@ -404,7 +433,7 @@ class DataServer:
     def _watch(self) -> None:
         """Look after silent API nodes for as long as there are any."""
         if self._timer is None and self._streams:
-            self._timer = asyncio.get_running_loop().call_later(PULSE_S, self._tick)
+            self._timer = self._loop.call_later(PULSE_S, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

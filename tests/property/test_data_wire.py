@@ -29,6 +29,7 @@ from protocol.data_wire import (
     PulseAnswer,
     Request,
     Taken,
+    pack_chunk,
     pack_frame,
     pack_frames,
     pack_message,
@@ -230,8 +231,9 @@ def test_what_cannot_be_sent_is_replaced_and_holds_nothing_up() -> None:
     )
 )
 def test_a_long_chunk_is_cut_into_short_ones_that_say_the_same(chunk: Chunk) -> None:
-    pieces = [cast("Chunk", piece) for piece in split(chunk)]
-    assert all(len(pack_frame(piece)) <= FRAME_BYTES + 100 for piece in pieces)
+    pieces = split(chunk)
+    assert pack_chunk(chunk) == tuple(map(pack_frame, pieces))
+    assert all(len(packed) <= FRAME_BYTES + 100 for packed in pack_chunk(chunk))
     assert "".join(piece.text for piece in pieces) == chunk.text
     assert "".join(piece.reasoning for piece in pieces) == chunk.reasoning
     assert tuple(item for piece in pieces for item in piece.logprobs) == chunk.logprobs
