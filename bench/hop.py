@@ -1,0 +1,261 @@
+"""What it costs when the node that is asked is not the one that serves: one hop, real daemons.
+
+Two daemons of one cluster on one machine; the model lies on the second, and clients ask the first.
+It is compared with the engine asked directly, as in `gateway`. How many frames a second the hop
+carries is measured with both nodes in one process, behind a worker that has no engine: no engine
+here is that fast.
+"""
+
+import asyncio
+import os
+import random
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import uvloop
+
+from bench.harness import Result, cpu_seconds, interleaved, percentile, spread
+from bench.load import Job, Outcome
+from bench.sides import (
+    CHAT_PATH,
+    CONTEXT_TOKENS,
+    PACED,
+    QUICK,
+    SCRIPTED_SERVER,
+    SLOTS,
+    Ask,
+    LoadGenerator,
+    Sides,
+    stop,
+    write_cards,
+)
+from protocol.ids import node_id_of
+from protocol.state import ClusterState
+from skulkd.cluster.curve_keys import make_key_pair
+from skulkd.cluster.transport import Peer
+from skulkd.cluster.zmq_transport import ZmqTransport
+from skulkd.runtime.clock import SystemClock
+from tests.support.builders import a_cluster_id, a_plan, a_state, an_instance, an_instance_id
+from tests.support.cluster import Cluster, cluster_of
+from tests.support.daemon import Daemon
+from tests.support.data_nodes import DataNode, Script, a_task, ask
+
+N_ROUNDS: Final = 7
+_HOST: Final = "127.0.0.1"
+_UP_S: Final = 10.0
+
+
+class _Hop:
+    """The engine asked directly, and through the node that does not have it."""
+
+    def __init__(
+        self, asked: Daemon, server: Daemon, generator: LoadGenerator, model_id: str
+    ) -> None:
+        self.asked = asked
+        self.server = server
+        self._generator = generator
+        self._model_id = model_id
+        self.direct = Sides(server, generator, model_id, SCRIPTED_SERVER).direct
+
+    def through(self, ask: Ask) -> Outcome:
+        """Ask the other node."""
+        return self._generator(
+            Job(
+                address=f"tcp:{_HOST}:{self.asked.port}",
+                path=CHAT_PATH,
+                body=ask.body(self._model_id),
+                concurrency=ask.concurrency,
+                requests=ask.requests,
+            )
+        )
+
+    def cpu_s(self) -> float:
+        """Add up what both daemons have used, without the engine."""
+        pids = (self.asked.pid, self.server.pid)
+        return sum(cpu_seconds(pid, descendants=False) for pid in pids)
+
+
+def added_latency(hop: _Hop) -> list[Result]:
+    """P2: whole answers, one client."""
+    pooled: dict[str, list[float]] = {"direct": [], "through": []}
+
+    def direct() -> float:
+        pooled["direct"] += (latency_s := hop.direct(_WHOLE).latency_s)
+        return median(latency_s) * 1e3
+
+    def through() -> float:
+        pooled["through"] += (latency_s := hop.through(_WHOLE).latency_s)
+        return median(latency_s) * 1e3
+
+    pair = interleaved(direct, through, rounds=N_ROUNDS)
+    added = pair.difference()
+    p99 = {name: percentile(values, 99) * 1e3 for name, values in pooled.items()}
+    return [
+        Result(
+            goal="P2 p50",
+            metric="added latency by way of another node, whole answer, c=1",
+            unit="ms",
+            gate=1.0,
+            stretch=0.5,
+            seen=added.median,
+            detail=f"direct {median(pair.a):.3f} ms, added {added}; {N_ROUNDS} rounds of 200",
+        ),
+        Result(
+            goal="P2 p99",
+            metric="added latency by way of another node, whole answer, c=1",
+            unit="ms",
+            gate=4,
+            stretch=2,
+            seen=p99["through"] - p99["direct"],
+            detail=f"direct {p99['direct']:.3f} ms, through {p99['through']:.3f} ms",
+        ),
+    ]
+
+
+_WHOLE: Final = Ask(concurrency=1, requests=200, stream=False)
+
+
+def cpu_per_frame(hop: _Hop) -> Result:
+    """P7: CPU time of both daemons a streamed event, 32 streams at 50 tokens a second."""
+
+    def once() -> float:
+        before_s = hop.cpu_s()
+        outcome = hop.through(Ask(concurrency=32, requests=64, stream=True, max_tokens=64))
+        return (hop.cpu_s() - before_s) / outcome.n_events * 1e6
+
+    seen = spread([once() for _ in range(5)])
+    return Result(
+        goal="P7 hop",
+        metric="CPU of both nodes per streamed frame, 32 × 50 tok/s",
+        unit="µs",
+        gate=80,
+        stretch=50,
+        seen=seen.median,
+        detail=f"{seen}; 5 rounds of 64 streams of 64 tokens, user + system of two daemons",
+    )
+
+
+def _daemons(root: Path) -> list[Result]:
+    cluster = Cluster(root, 2)
+    for daemon in cluster:
+        write_cards(daemon.models_dir)
+    try:
+        cluster.start()
+        cluster.form()
+        with LoadGenerator() as generator:
+            asked, server = cluster
+            where = [cluster_of(server)["node_id"]]
+            quick = _place(server, QUICK, where)
+            hop = _Hop(asked, server, generator, QUICK)
+            hop.through(Ask(concurrency=8, requests=200, stream=False))
+            results = added_latency(hop)
+            stop(server, quick)
+            _place(server, PACED, where)
+            results.append(cpu_per_frame(_Hop(asked, server, generator, PACED)))
+        return results
+    finally:
+        cluster.destroy()
+
+
+def _place(daemon: Daemon, model_id: str, where: list[str]) -> str:
+    instance = daemon.place(model_id, slots=SLOTS, context_tokens=CONTEXT_TOKENS, nodes=where)
+    daemon.wait_phase(instance, timeout_s=60)
+    return instance
+
+
+# ---- Frames a second ----
+
+N_STREAMS: Final = 32
+N_FRAMES: Final = 4000
+"""Of each stream."""
+
+
+async def _frames_a_second() -> Result:
+    rates: list[float] = []
+    used: list[float] = []
+    async with _two_nodes() as (asked, server):
+        server.worker.script = Script(n_chunks=N_FRAMES, pause_s=0.0, slots=N_STREAMS)
+        for number in range(5):
+            began_s, used_s = time.perf_counter(), time.process_time()
+            told = await asyncio.gather(
+                *(ask(asked, 2, a_task(number * N_STREAMS + stream)) for stream in range(N_STREAMS))
+            )
+            n_frames = sum(len(got.frames) for got in told)
+            assert n_frames == N_STREAMS * (N_FRAMES + 2), "frames were lost"
+            assert all(got.code == "finished" for got in told)
+            rates.append(n_frames / (time.perf_counter() - began_s))
+            used.append((time.process_time() - used_s) / n_frames * 1e6)
+    seen = spread(rates)
+    return Result(
+        goal="P8",
+        metric="frames a second over one hop, none lost",
+        unit="1/s",
+        gate=40_000,
+        stretch=80_000,
+        seen=seen.median,
+        better="higher",
+        detail=f"{seen}; 5 rounds of {N_STREAMS} × {N_FRAMES}, both nodes in one process on one "
+        f"core and ZeroMQ's threads, {median(used):.1f} µs of CPU a frame",
+    )
+
+
+@asynccontextmanager
+async def _two_nodes() -> AsyncGenerator[tuple[DataNode, DataNode]]:
+    transports = [_transport(number) for number in range(2)]
+    peers: dict[str, Peer] = {}
+    for keys_public, transport in transports:
+        port = await transport.open([_HOST], 0)
+        peers[transport.node_id] = Peer(
+            node_id=transport.node_id, public_key=keys_public, addresses=(f"{_HOST}:{port}",)
+        )
+    for _, transport in transports:
+        transport.set_peers({peer.node_id: peer for peer in peers.values()})
+    async with asyncio.timeout(_UP_S):
+        while not all(transport.peers() for _, transport in transports):
+            await asyncio.sleep(0.01)
+    state = _state(transports[1][1])
+    asked, server = (DataNode(transport, state) for _, transport in transports)
+    try:
+        yield asked, server
+    finally:
+        for node in (asked, server):
+            await node.close()
+
+
+def _transport(number: int) -> tuple[bytes, ZmqTransport]:
+    keys = make_key_pair()
+
+    def die(story: str, error: BaseException) -> None:
+        raise AssertionError(story) from error
+
+    transport = ZmqTransport(
+        keys,
+        boot_id=os.urandom(8).hex(),
+        build="bench",
+        cluster_id=a_cluster_id,
+        clock=SystemClock(),
+        rng=random.Random(number),  # ruff: ignore[suspicious-non-cryptographic-random-usage]  spreads pauses
+        on_death=die,
+    )
+    assert transport.node_id == node_id_of(keys.public_key)
+    return keys.public_key, transport
+
+
+def _state(server: ZmqTransport) -> ClusterState:
+    """Let instance 2 be on the server."""
+    plan = a_plan()
+    shard = plan.shards[0].model_copy(update={"node_id": server.node_id})
+    instance = an_instance(2, plan=plan.model_copy(update={"shards": (shard,)}))
+    assert instance.instance_id == an_instance_id(2)
+    return a_state(instances=[instance])
+
+
+def run() -> list[Result]:
+    """Measure P2, P7 over one hop, and P8."""
+    with tempfile.TemporaryDirectory(prefix="skulk-bench-") as name:
+        return [*_daemons(Path(name)), uvloop.run(_frames_a_second())]
