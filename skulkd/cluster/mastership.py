@@ -177,6 +177,11 @@ class Mastership:
 
     # ---- What operators ask ----
 
+    @property
+    def successor(self) -> NodeId | None:
+        """Who could take over now: the member that is closest behind; None when nobody could."""
+        return self._machine.successor(now=self._now())
+
     async def handover(self, target: NodeId) -> None:
         """Make another member master; the change is refused while nothing comes of it.
 
