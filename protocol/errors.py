@@ -45,6 +45,7 @@ ErrorCode = Literal[
     "cluster.handover_failed",
     "cluster.minority_term",
     "cluster.join_refused",
+    "cluster.has_past",
     "cluster.token_invalid",
     "cluster.token_unknown",
     "cluster.token_expired",

@@ -1,0 +1,252 @@
+"""The rooms of one node that make it a member: its log, its elections, its way to others.
+
+Wired here once, for the daemon and for the simulator alike. What surrounds them (disk, clock,
+transport) is given; what stands on them (worker, API) is built by whoever opened them.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, final
+
+from protocol.commands import AdmitMember, Command, CommandReply
+from protocol.errors import SkulkError
+from protocol.events import MemberLeft, MemberLost, MemberRemoved, SequencedEvent
+from protocol.ids import CommandId, NodeId
+from protocol.nodes import Role
+from protocol.state import ClusterState
+from skulkd.cluster.guests import GuestDoor
+from skulkd.cluster.link_views import LinkViews
+from skulkd.cluster.mastership import Mastership
+from skulkd.cluster.mastership_ports import MastershipClock, MastershipPorts, VoteKeeper
+from skulkd.cluster.peer_calls import ControlCalls
+from skulkd.cluster.peer_directory import PeerDirectory
+from skulkd.cluster.readings_table import ReadingsTable
+from skulkd.cluster.telemetry import Telemetry
+from skulkd.cluster.transport import Peer, Transport
+from skulkd.core.election_inputs import ElectionSpec
+from skulkd.eventlog.cluster_gateway import ClusterGateway, GatewayLimits
+from skulkd.eventlog.cluster_log import ClusterLog
+from skulkd.eventlog.durable_log import DurableLog
+from skulkd.eventlog.journal import JournalLimits
+from skulkd.eventlog.journal_recovery import Recovered
+from skulkd.eventlog.replica import Replica
+from skulkd.runtime.disk import Disk
+from skulkd.runtime.identity import Identity
+from skulkd.runtime.tasks import Tasks, sleep, timeout
+
+_log = logging.getLogger(__name__)
+
+_RENEW_RETRY_S: Final = 2.0
+
+
+class RoomsTransport(Transport, GuestDoor, LinkViews, Protocol):
+    """The way to the other nodes, and the door for guests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomsSpec:
+    """Which node it is."""
+
+    identity: Identity
+    name: str
+    role: Role
+    boot_id: str
+    priority: int = 50
+    seeds: tuple[Peer, ...] = ()
+    """Members of the cluster that has admitted this node; a node without any founded its own."""
+    operator_addresses: tuple[str, ...] = ()
+    journal: Path
+    journal_limits: JournalLimits | None = None
+    gateway_limits: GatewayLimits | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomsParts:
+    """What surrounds the rooms."""
+
+    disk: Disk
+    clock: MastershipClock
+    transport: RoomsTransport
+    keeper: VoteKeeper
+    table: ReadingsTable
+    rng: random.Random
+    random_bytes: Callable[[int], bytes]
+    tasks: Tasks
+
+
+@final
+class Rooms:
+    """See the module; made by `open`, ended by `close`."""
+
+    def __init__(
+        self, spec: RoomsSpec, parts: RoomsParts, journal: DurableLog, appended: ClusterState
+    ) -> None:
+        self._spec = spec
+        self._parts = parts
+        self.journal: Final = journal
+        self.calls: Final = ControlCalls(parts.transport, rng=parts.rng, tasks=parts.tasks)
+        self.log: Final = ClusterLog(
+            journal,
+            appended,
+            transport=parts.transport,
+            calls=self.calls,
+            readings=lambda: parts.table.readings,
+            clock=parts.clock,
+            tasks=parts.tasks,
+        )
+        self.directory: Final = PeerDirectory(
+            parts.transport,
+            appended=lambda: self.log.appended,
+            seeds=spec.seeds,
+            operator_addresses=spec.operator_addresses,
+        )
+        self.telemetry: Final = Telemetry(parts.transport, parts.table, parts.clock)
+        self.mastership: Mastership
+        self.gateway: ClusterGateway
+        self._addresses: tuple[str, ...] = ()
+        self._api_port = 0
+        self._is_stale = asyncio.Event()
+        """What the cluster knows of this node is not what it would say now."""
+        self._is_known = asyncio.Event()
+
+    @classmethod
+    async def open(cls, spec: RoomsSpec, parts: RoomsParts) -> "tuple[Rooms, Recovered]":
+        """Replay the journal and build everything; nothing is sent before `start`.
+
+        Raises:
+            ClusterError: `cluster.journal_corrupt`.
+            ConfigError: `config.downgrade`, `config.home_unusable`.
+        """
+        journal, appended, recovered = await DurableLog.open(
+            parts.disk,
+            spec.journal,
+            cluster_id=spec.identity.cluster_id,
+            clock=parts.clock,
+            tasks=parts.tasks,
+            limits=spec.journal_limits,
+        )
+        rooms = cls(spec, parts, journal, appended)
+        await rooms._elect()
+        return rooms, recovered
+
+    @property
+    def replica(self) -> Replica:
+        """What is committed."""
+        return self.log.replica
+
+    @property
+    def node_id(self) -> NodeId:
+        """This node."""
+        return self._spec.identity.node_id
+
+    def start(self) -> None:
+        """Dial the others and take part in elections."""
+        self.log.on_append(self.directory.refresh)
+        self.replica.subscribe(self._on_event, self._on_reset)
+        self.directory.refresh()
+        self.mastership.start()
+        self._is_stale.set()
+        self._parts.tasks.start(self._keep_known(), name="keep known")
+
+    def set_addresses(self, addresses: tuple[str, ...]) -> None:
+        """Say where this node can be dialled, `HOST:BASE`; the others are told."""
+        self._addresses = addresses
+        self._is_stale.set()
+
+    def set_api_port(self, port: int) -> None:
+        """Say where this node serves HTTP; the others are told."""
+        self._api_port = port
+        self._is_stale.set()
+
+    async def wait_known(self, within_s: float) -> bool:
+        """Wait until the cluster counts this node as present; False when it does not in time."""
+        with suppress(TimeoutError):
+            async with timeout(within_s):
+                await self._is_known.wait()
+        return self._is_known.is_set()
+
+    async def close(self) -> None:
+        """Say goodbye, see to the end of what was decided, and close the journal."""
+        await self.mastership.farewell()
+        self.gateway.close()
+        await self.log.close()
+        self.telemetry.close()
+
+    def own_entry(self, command_id: CommandId) -> AdmitMember:
+        """What this node says of itself, to be a present member."""
+        spec = self._spec
+        return AdmitMember(
+            command_id=command_id,
+            node_id=self.node_id,
+            name=spec.name,
+            public_key=spec.identity.keys.public_key.hex(),
+            addresses=self._addresses,
+            api_port=self._api_port,
+            role=spec.role,
+        )
+
+    async def _elect(self) -> None:
+        spec, parts = self._spec, self._parts
+        self.mastership = await Mastership.open(
+            ElectionSpec(
+                node_id=self.node_id,
+                boot_id=spec.boot_id,
+                priority=spec.priority,
+                is_founder=not spec.seeds,
+            ),
+            MastershipPorts(
+                transport=parts.transport,
+                log=self.log,
+                keeper=parts.keeper,
+                clock=parts.clock,
+                submit=self._submit,
+                mint=self._mint,
+                own_entry=self.own_entry,
+            ),
+            rng=parts.rng,
+            tasks=parts.tasks,
+        )
+        self.gateway = ClusterGateway(
+            node_id=self.node_id,
+            log=self.log,
+            masters=self.mastership,
+            calls=self.calls,
+            limits=spec.gateway_limits,
+            random_bytes=parts.random_bytes,
+        )
+        self.log.attach(self.mastership)
+
+    async def _submit(self, command: Command) -> CommandReply:
+        return await self.gateway.submit(command)
+
+    def _mint(self) -> CommandId:
+        return self.gateway.mint_command_id()
+
+    async def _keep_known(self) -> None:
+        """Tell the cluster what this node says of itself, as often as that changes."""
+        while True:
+            await self._is_stale.wait()
+            self._is_stale.clear()
+            try:
+                await self.gateway.submit(self.own_entry(self.gateway.mint_command_id()))
+            except SkulkError as error:
+                _log.info("the cluster does not know this node yet: %s", error.message)
+                self._is_stale.set()
+                await sleep(_RENEW_RETRY_S)
+            else:
+                self._is_known.set()
+
+    def _on_event(self, sequenced: SequencedEvent, state: ClusterState) -> None:
+        del state
+        event = sequenced.event
+        if isinstance(event, MemberLost | MemberLeft | MemberRemoved):
+            self.telemetry.forget(event.node_id)
+
+    def _on_reset(self, state: ClusterState) -> None:
+        del state
+        self.directory.refresh()
