@@ -7,7 +7,7 @@ least as fresh as those of its voters is elected.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, final
 
@@ -20,6 +20,7 @@ from protocol.state import ClusterState
 from skulkd.cluster.peer_calls import ControlCalls
 from skulkd.cluster.roles import ElectedLog, MasterView
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork, SimulatedTransport
+from skulkd.core.apply import state_hash
 from skulkd.eventlog.cluster_gateway import ClusterGateway, GatewayLimits
 from skulkd.eventlog.cluster_log import ClusterLog
 from skulkd.eventlog.durable_log import DurableLog
@@ -29,8 +30,14 @@ from skulkd.eventlog.leading import LeadingLimits
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks
-from skulkd.runtime.virtual_time import VirtualLoop
-from tests.support.builders import a_cluster_id, a_node_id, an_admission, an_invitation
+from skulkd.runtime.virtual_time import VirtualLoop, run_virtual
+from tests.support.builders import (
+    a_cluster_id,
+    a_node_id,
+    an_added_card,
+    an_admission,
+    an_invitation,
+)
 from tests.support.simulated_power import PoweredDisk
 
 HOME: Final = Path("/home/skulk")
@@ -361,3 +368,32 @@ async def code_of(calling: "asyncio.Future[CommandReply]") -> str:
     except SkulkError as error:
         return error.code
     return "ok"
+
+
+def with_world(
+    story: Callable[[LogWorld], Awaitable[None]],
+    *,
+    seed: int = 1,
+    faults: NetworkFaults | None = None,
+) -> None:
+    async def main() -> None:
+        world = LogWorld(seed, faults)
+        await story(world)
+        await world.close()
+
+    run_virtual(main, seed=seed, limit_s=3600)
+
+
+async def add(node: LogNode, *numbers: int) -> None:
+    for number in numbers:
+        await node.submit(an_added_card(number))
+
+
+def cards(node: LogNode) -> set[str]:
+    return set(node.state.cards)
+
+
+def agree(world: LogWorld) -> bool:
+    nodes = list(world.nodes.values())
+    hashes = {state_hash(node.state) for node in nodes}
+    return len({node.log.chain for node in nodes}) == 1 and len(hashes) == 1

@@ -1,0 +1,224 @@
+import asyncio
+import errno
+
+from protocol.peer_messages import TermPair
+from skulkd.cluster.simulated import NetworkFaults
+from skulkd.core.apply import state_hash
+from tests.support.builders import a_node_id, an_added_card
+from tests.support.simulated_logs import JOURNAL, LogWorld, add, agree, cards, with_world
+
+# ---- Catching up -------------------------------------------------------------------------------
+
+
+def test_a_lost_batch_is_fetched() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(3)
+        world.network.faults = NetworkFaults(loss_ratio=0.5, duplicate_ratio=0.2)
+        await asyncio.gather(*(first.log.submit(an_added_card(number)) for number in range(1, 60)))
+        world.network.faults = NetworkFaults()
+        await world.settle()
+        assert agree(world)
+        assert all(node.resets == [] for node in world.nodes.values())
+
+    with_world(story)
+
+
+def test_a_member_that_was_away_for_a_while_fetches_what_it_missed() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(3)
+        await world.crash(3)
+        await add(first, *range(1, 40))
+        third = await world.start(3)
+        term = first.masters.term
+        assert term is not None
+        world.follow(3, term)
+        await world.settle()
+        assert agree(world)
+        assert third.resets == []
+
+    with_world(story)
+
+
+def test_a_node_that_lacks_more_than_is_kept_gets_a_snapshot_and_the_rest() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(2)
+        await add(first, *range(1, 120))
+        await asyncio.sleep(1)
+        await world.stop(1)
+        # A start remembers the newest records only as far as its snapshot.
+        first = await world.start(1)
+        assert world.elect({1, 2}) is not None
+        await world.start(3)
+        master = world.nodes[world.nodes[a_node_id(1)].masters.last_master or first.node_id]
+        await world.admit(master, 3)
+        await add(master, 200)
+        await world.settle()
+        assert agree(world)
+
+    with_world(story)
+
+
+def test_a_snapshot_is_shown_only_once_it_is_committed() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(2)
+        second = world.node(2)
+        await add(first, 1)
+        await world.settle()
+        world.disk_of(a_node_id(1)).sync_delay_s = 3.0
+        submitted = asyncio.ensure_future(first.submit(an_added_card(2)))
+        await asyncio.sleep(0.1)
+        second.log.begin_anew()
+        await asyncio.sleep(1)
+        assert "test/card-2" in second.log.appended.cards
+        assert cards(second) == {"test/card-1"}
+        await submitted
+        await world.settle()
+        assert cards(second) == {"test/card-1", "test/card-2"}
+        assert second.resets == [second.state.seq]
+
+    with_world(story)
+
+
+def test_a_log_that_differs_is_reported_given_up_and_kept_aside() -> None:
+    async def story(world: LogWorld) -> None:
+        await world.found(3)
+        await world.settle()
+        first, second = world.node(1), world.node(2)
+        fork_seq = first.log.appended.seq
+        world.partition({1}, {2, 3})
+        world.elect({1})
+        await add(first, 1, 2)
+        assert first.state.is_minority_term
+        assert world.elect({2, 3}) is not first
+        await add(second, 3, 4, 5)
+        world.heal()
+        await asyncio.sleep(3)
+        term = second.masters.term
+        assert term is not None
+        world.follow(1, term)
+        await world.settle()
+        assert agree(world)
+        assert cards(first) == {"test/card-3", "test/card-4", "test/card-5"}
+        health = first.log.health()
+        assert health.n_divergences == 1
+        last = health.last_divergence
+        assert last is not None
+        assert (last.seq, last.n_discarded, last.term) == (fork_seq, 3, term.number)
+        assert first.resets
+        archives = [name for name in first.disk.list(JOURNAL.parent) if "archive" in name]
+        assert archives == ["journal.archive-000001"]
+        await world.stop(1)
+        again = await world.start(1)
+        assert state_hash(again.log.appended) == state_hash(second.log.appended)
+
+    with_world(story)
+
+
+def test_a_disk_that_takes_no_new_history_is_tried_again() -> None:
+    async def story(world: LogWorld) -> None:
+        await world.found(3)
+        await world.settle()
+        first, second = world.node(1), world.node(2)
+        world.partition({1}, {2, 3})
+        world.elect({1})
+        await add(first, 1)
+        world.elect({2, 3})
+        await add(second, 2)
+        world.heal()
+        await asyncio.sleep(3)
+        disk = world.disk_of(first.node_id)
+        disk.write_error = OSError(errno.ENOSPC, "no space left on device")
+        term = second.masters.term
+        assert term is not None
+        world.follow(1, term)
+        await asyncio.sleep(5)
+        assert first.log.health().is_catching_up
+        assert cards(first) == {"test/card-1"}
+        disk.write_error = None
+        await world.settle()
+        assert agree(world)
+        assert first.log.health().n_divergences == 1
+
+    with_world(story)
+
+
+def test_a_node_that_wins_while_its_log_is_replaced_leads_with_the_new_one() -> None:
+    async def story(world: LogWorld) -> None:
+        await world.found(2)
+        second = world.node(2)
+        await add(second, 1)
+        await world.settle()
+        second.log.begin_anew()
+        while not second.log.health().is_beginning_anew:
+            await asyncio.sleep(0.0001)
+        await world.crash(1)
+        term = TermPair(7, second.node_id)
+        world.number = 7
+        second.masters.change(term)
+        second.log.lead(term, is_minority=True)
+        await asyncio.sleep(1)
+        await add(second, 2)
+        assert cards(second) == {"test/card-1", "test/card-2"}
+        assert second.state.term == 7
+
+    with_world(story)
+
+
+def test_two_snapshots_are_served_at_once_and_the_others_come_back() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(6)
+        await add(first, *range(1, 30))
+        await world.settle()
+        for number in range(2, 7):
+            world.node(number).log.begin_anew()
+        most = 0
+        async with asyncio.timeout(60):
+            while not all(world.node(number).resets for number in range(2, 7)):
+                await asyncio.sleep(0.0005)
+                most = max(most, first.log.health().n_snapshots_served)
+        assert most == 2
+        await world.settle()
+        assert agree(world)
+
+    with_world(story)
+
+
+# ---- Hashes ------------------------------------------------------------------------------------
+
+
+def test_idle_nodes_compare_their_states_and_one_that_differs_begins_anew() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(3)
+        await add(first, 1, 2)
+        await world.settle()
+        third = world.node(3)
+        state = third.state
+        spoilt = state.model_copy(update={"cards": {}})
+        third.log.replica.reset(spoilt)
+        await asyncio.sleep(10)
+        health = third.log.health()
+        assert health.n_divergences == 1
+        assert health.last_divergence is not None
+        assert "differ" in health.last_divergence.message
+        await world.settle()
+        assert agree(world)
+        assert world.node(2).log.health().n_divergences == 0
+        assert first.log.state_hash[0] == first.state.seq
+        await asyncio.sleep(30)
+        assert third.log.health().n_divergences == 1
+
+    with_world(story)
+
+
+def test_an_idle_cluster_writes_nothing() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(3)
+        await world.settle()
+        await asyncio.sleep(10)
+        seq = first.log.appended.seq
+        n_syncs = [world.disk_of(a_node_id(number)).n_syncs for number in (1, 2, 3)]
+        await asyncio.sleep(60)
+        assert first.log.appended.seq == seq
+        assert [world.disk_of(a_node_id(number)).n_syncs for number in (1, 2, 3)] == n_syncs
+
+    with_world(story)
