@@ -164,6 +164,10 @@ class ClusterInference:
             if stream.host == peer:
                 self._lose(stream, reason)
 
+    def open_peers(self) -> set[NodeId]:
+        """Name the nodes that serve tasks of this one."""
+        return {stream.host for stream in self._streams.values()}
+
     # ---- One stream, as its client sees it ----
 
     def _host_of(self, instance_id: InstanceId) -> NodeId | None:

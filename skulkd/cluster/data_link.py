@@ -52,6 +52,10 @@ class DataSide(Protocol[_Received_contra]):
         """Give up what is open with a peer: messages have been lost. May be called at any time."""
         ...
 
+    def open_peers(self) -> set[NodeId]:
+        """Name the peers with which anything is open."""
+        ...
+
 
 @final
 class DataLinks:
@@ -128,7 +132,11 @@ class DataLinks:
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None
-        for peer in {*self._waiting, *self._full, *self._transport.peers()}:
+        peers = {*self._waiting, *self._full}
+        for side in (self._api, self._worker):
+            if side is not None:
+                peers |= side.open_peers()
+        for peer in peers:
             self._break(peer, "this node is stopping")
 
     def _flush(self, peer: NodeId) -> None:

@@ -190,6 +190,10 @@ class DataServer:
         for stream in lost:
             self._stop(peer, stream.request.stream)
 
+    def open_peers(self) -> set[NodeId]:
+        """Name the nodes whose tasks are here."""
+        return {peer for peer, _ in self._streams}
+
     # ---- Opening ----
 
     def _open(self, peer: NodeId, request: Request) -> None:
@@ -437,7 +441,7 @@ class DataServer:
 
     def _tick(self) -> None:
         self._timer = None
-        for peer in {key[0] for key in self._streams}:
+        for peer in self.open_peers():
             missed = self._missed[peer] = self._missed.get(peer, 0) + 1
             if missed > MISSED_PULSES:
                 self.on_broken(peer, f"it has not asked for them for {MISSED_PULSES} s")
