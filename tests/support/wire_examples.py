@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol import data_wire, files_wire, joining, telemetry_wire
+from protocol.base import FrozenModel
 from protocol.codec import pack
 from protocol.commands import CommandReply
 from protocol.data_frames import (
@@ -67,6 +68,7 @@ from protocol.readings import (
     TransferReading,
 )
 from protocol.tasks import ChatMessage, ChatTask
+from tests.support import command_examples
 from tests.support.builders import (
     MODEL,
     NOW_MS,
@@ -96,7 +98,7 @@ class Example:
     packed: bytes
 
 
-def _model(value: PeerRequest | PeerAnswer | joining.GuestMessage | joining.HostMessage) -> Example:
+def _model(value: FrozenModel) -> Example:
     return Example(value, pack(value))
 
 
@@ -305,6 +307,8 @@ def examples() -> dict[str, Example]:
         ("answer", ANSWERS),
         ("guest", GUESTS),
         ("host", HOSTS),
+        ("command", command_examples.COMMANDS),
+        ("event", command_examples.EVENTS),
     ):
         found.update({f"{room}/{type(one).__name__}": _model(one) for one in models})
     found.update({f"data/{type(one).__name__}": Example(one, _data(one)) for one in DATA})

@@ -7,8 +7,10 @@ import pytest
 
 from protocol import data_wire, files_wire, joining, telemetry_wire
 from protocol.codec import unpack
+from protocol.commands import COMMAND, Command
 from protocol.data_frames import Frame
 from protocol.envelope import HELLO_MARK
+from protocol.events import EVENT, Event
 from protocol.hello import read_hello
 from protocol.peer_messages import (
     PEER_ANSWER,
@@ -37,6 +39,8 @@ READERS: Final[Mapping[str, Callable[[bytes], object]]] = {
     "events": unpack_events,
     "request": lambda packed: unpack(PEER_REQUEST, packed),
     "answer": lambda packed: unpack(PEER_ANSWER, packed),
+    "command": lambda packed: unpack(COMMAND, packed),
+    "event": lambda packed: unpack(EVENT, packed),
     "guest": joining.read_guest,
     "host": joining.read_host,
     "data": data_wire.unpack_message,
@@ -67,6 +71,8 @@ def test_every_kind_of_frame_has_an_example() -> None:
         *names("events", EventsFrame),
         *names("request", *kinds(PeerRequest)),
         *names("answer", *kinds(PeerAnswer)),
+        *names("command", *kinds(Command)),
+        *names("event", *kinds(Event)),
         *names("guest", *kinds(joining.GuestMessage)),
         *names("host", *kinds(joining.HostMessage)),
         *names("data", *kinds(data_wire.DataMessage)),

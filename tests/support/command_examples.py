@@ -1,0 +1,158 @@
+"""One example of every command and every event, for the golden frames."""
+
+from typing import Final
+
+from protocol.commands import (
+    ChangeSettings,
+    Command,
+    CreateApiKey,
+    RemoveCard,
+    RemoveMember,
+    ReportDownload,
+    ReportLeave,
+    ReportLoss,
+    RetryInstance,
+    RevokeApiKey,
+    RevokeJoinToken,
+    SettleTerm,
+    StopInstance,
+)
+from protocol.events import (
+    ApiKeyCreated,
+    ApiKeyRevoked,
+    CardAdded,
+    CardRemoved,
+    ClusterFounded,
+    DownloadEnded,
+    Event,
+    InstanceFailed,
+    InstancePlaced,
+    InstanceRemoved,
+    InstanceRetried,
+    InstanceStopRequested,
+    JoinTokenCreated,
+    JoinTokenRevoked,
+    MasterElected,
+    MemberFactsReported,
+    MemberJoined,
+    MemberLeft,
+    MemberLost,
+    MemberRemoved,
+    MemberReturned,
+    PlacementFailed,
+    RunnerPhaseChanged,
+    SettingsChanged,
+    TermSettled,
+)
+from protocol.instances import LaunchRecord
+from protocol.state import ApiKey, ClusterSettings, DownloadOutcome, PlacementFailure
+from tests.support.builders import (
+    MODEL,
+    NOW_MS,
+    a_card,
+    a_cluster_id,
+    a_command_id,
+    a_digest,
+    a_facts_report,
+    a_failure,
+    a_failure_report,
+    a_key_id,
+    a_member,
+    a_node_id,
+    a_phase_report,
+    a_placement,
+    a_plan,
+    a_runner,
+    a_token,
+    a_token_id,
+    an_added_card,
+    an_admission,
+    an_error,
+    an_instance,
+    an_instance_id,
+    an_invitation,
+)
+
+_CARD: Final = a_card()
+_SECRET: Final = a_digest("secret")
+_QUORUM: Final = ClusterSettings(policy="quorum")
+_LAUNCH: Final = LaunchRecord(
+    context_tokens=8192, slots=1, argv_digest=a_digest("argv"), ready_at_ms=NOW_MS, load_ms=900
+)
+
+COMMANDS: Final[tuple[Command, ...]] = (
+    an_admission(2, token=1, addresses=("10.0.0.2:12416",)),
+    ReportLoss(command_id=a_command_id(), node_id=a_node_id(2), silent_ms=6000, is_refused=True),
+    ReportLeave(command_id=a_command_id(), node_id=a_node_id(2)),
+    RemoveMember(command_id=a_command_id(), node_id=a_node_id(2)),
+    an_invitation(),
+    RevokeJoinToken(command_id=a_command_id(), token_id=a_token_id()),
+    SettleTerm(command_id=a_command_id(), term=7),
+    a_facts_report(),
+    a_placement(a_plan(_CARD), _CARD),
+    StopInstance(command_id=a_command_id(), instance_id=an_instance_id()),
+    RetryInstance(command_id=a_command_id(), instance_id=an_instance_id(), after_attempt=1),
+    a_phase_report("ready").model_copy(update={"launch": _LAUNCH}),
+    a_failure_report(),
+    ReportDownload(
+        command_id=a_command_id(), node_id=a_node_id(), model_id=MODEL, size_bytes=5, error=None
+    ),
+    an_added_card(),
+    RemoveCard(command_id=a_command_id(), model_id=MODEL),
+    CreateApiKey(
+        command_id=a_command_id(),
+        key_id=a_key_id(),
+        name="laptop",
+        secret_sha256=_SECRET,
+        scope="infer",
+    ),
+    RevokeApiKey(command_id=a_command_id(), key_id=a_key_id()),
+    ChangeSettings(command_id=a_command_id(), settings=_QUORUM),
+)
+
+EVENTS: Final[tuple[Event, ...]] = (
+    ClusterFounded(cluster_id=a_cluster_id()),
+    MasterElected(master=a_node_id(), is_minority=True),
+    TermSettled(),
+    MemberJoined(member=a_member(2), token_id=a_token_id()),
+    MemberLost(node_id=a_node_id(2), silent_ms=6000, is_refused=True),
+    MemberLeft(node_id=a_node_id(2)),
+    MemberReturned(node_id=a_node_id(2)),
+    MemberRemoved(node_id=a_node_id(2)),
+    JoinTokenCreated(token=a_token()),
+    JoinTokenRevoked(token_id=a_token_id()),
+    MemberFactsReported(
+        node_id=a_node_id(),
+        facts=a_facts_report().facts,
+        capabilities=a_facts_report().capabilities,
+    ),
+    InstancePlaced(instance=an_instance(phase=None)),
+    PlacementFailed(
+        failure=PlacementFailure(
+            instance_id=an_instance_id(), model_id=MODEL, at_ms=NOW_MS, error=an_error()
+        )
+    ),
+    RunnerPhaseChanged(instance_id=an_instance_id(), runner=a_runner("ready"), launch=_LAUNCH),
+    InstanceFailed(failure=a_failure()),
+    InstanceRetried(instance_id=an_instance_id(), attempt=2),
+    InstanceStopRequested(instance_id=an_instance_id()),
+    InstanceRemoved(instance_id=an_instance_id()),
+    DownloadEnded(
+        outcome=DownloadOutcome(
+            node_id=a_node_id(), model_id=MODEL, at_ms=NOW_MS, size_bytes=5, error=None
+        )
+    ),
+    CardAdded(card=_CARD),
+    CardRemoved(model_id=MODEL),
+    ApiKeyCreated(
+        key=ApiKey(
+            key_id=a_key_id(),
+            name="laptop",
+            secret_sha256=_SECRET,
+            scope="infer",
+            created_at_ms=NOW_MS,
+        )
+    ),
+    ApiKeyRevoked(key_id=a_key_id()),
+    SettingsChanged(settings=_QUORUM),
+)
