@@ -110,6 +110,11 @@ class NodeClient:
         content = (body.model_dump_json(exclude_none=True) if body is not None else "{}").encode()
         return self._call("POST", path, kind, content=content)
 
+    def put(self, path: str, kind: type[AnswerT], body: FrozenModel) -> AnswerT:
+        """Ask for something to be replaced."""
+        content = body.model_dump_json(exclude_none=True).encode()
+        return self._call("PUT", path, kind, content=content)
+
     def delete(self, path: str, kind: type[AnswerT]) -> AnswerT:
         """Ask for something to be taken away."""
         return self._call("DELETE", path, kind)
@@ -124,6 +129,15 @@ class NodeClient:
         their end; a line over 4 Mi characters is refused.
         """
         with self._answer("POST", path, content=body.encode(), silence_s=silence_s) as got:
+            yield self._lines(got)
+
+    @contextmanager
+    def follow(
+        self, path: str, *, query: Query, headers: Mapping[str, str]
+    ) -> Generator[Iterator[str]]:
+        """Ask for a stream that goes on, and read its lines as they come; as `stream` does."""
+        silence_s = STREAM_SILENCE_S
+        with self._answer("GET", path, query=query, headers=headers, silence_s=silence_s) as got:
             yield self._lines(got)
 
     def _call(
@@ -153,17 +167,19 @@ class NodeClient:
         *,
         query: Query | None = None,
         content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         silence_s: float = READ_TIMEOUT_S,
     ) -> Generator["httpx.Response"]:
         import httpx
 
         http = self._http or self._open()
+        kind = {"content-type": "application/json"} if content is not None else {}
         request = http.build_request(
             method,
             path,
             params=query,
             content=content,
-            headers={"content-type": "application/json"} if content is not None else None,
+            headers={**kind, **(headers or {})},
             timeout=httpx.Timeout(self._within(silence_s), connect=self._within(CONNECT_TIMEOUT_S)),
         )
         response: httpx.Response | None = None

@@ -1,17 +1,21 @@
 """How a node's answers become records. Pure."""
 
+from protocol.cluster_api import Liveness, NodeView
 from protocol.control_api import (
     FoundModelView,
     HealthReasonView,
     InstanceView,
     KeyView,
     ModelEntry,
+    NodeHealthView,
+    NodeResourcesView,
     ProgressView,
     StateDocument,
     TransferStatus,
 )
 from protocol.ids import NodeId
 from protocol.instances import InstanceFailure
+from protocol.nodes import Member, Role
 from protocol.placements import MemoryArithmetic, Plan, Refusal
 from skulk_tui.cli.records import (
     ArithmeticRecord,
@@ -44,28 +48,68 @@ def name_of(names: Names, node_id: NodeId) -> str:
 
 def node_records(state: StateDocument) -> tuple[NodeRecord, ...]:
     """List the members by name."""
-    records: list[NodeRecord] = []
-    for node_id, member in state.members.items():
-        resources = state.node_resources.get(node_id)
-        health = state.node_health.get(node_id)
-        records.append(
-            NodeRecord(
-                node_id=node_id,
-                name=member.name,
-                role=member.role,
-                is_master=state.master == node_id,
-                health=health.level if health else "unknown",
-                reasons=tuple(_reason(reason) for reason in health.reasons) if health else (),
-                backends=resources.backends if resources else member.capabilities.backends,
-                memory_total_bytes=resources.memory_total_bytes if resources else None,
-                memory_available_bytes=resources.memory_available_bytes if resources else None,
-                disk_total_bytes=resources.disk_total_bytes if resources else None,
-                disk_free_bytes=resources.disk_free_bytes if resources else None,
-                cpu_ratio=resources.cpu_ratio if resources else None,
-                reading_age_s=resources.reading_age_s if resources else None,
-            )
+    records = (
+        _node_record(
+            node_id,
+            member.name,
+            member.role,
+            is_master=state.master == node_id,
+            liveness=state.liveness.get(node_id, _agreed(member)),
+            health=state.node_health.get(node_id),
+            resources=state.node_resources.get(node_id),
         )
+        for node_id, member in state.members.items()
+    )
     return tuple(sorted(records, key=lambda record: (record.name, record.node_id)))
+
+
+def _agreed(member: Member) -> Liveness:
+    """What an older node does not say: what follows from the presence alone."""
+    return "alive" if member.presence == "present" else member.presence
+
+
+def view_record(node: NodeView) -> NodeRecord:
+    """Give one node of `/v1/nodes`."""
+    member = node.member
+    return _node_record(
+        member.node_id,
+        member.name,
+        member.role,
+        is_master=member.is_master,
+        liveness=member.liveness,
+        health=node.health,
+        resources=node.resources,
+    )
+
+
+def _node_record(
+    node_id: NodeId,
+    name: str,
+    role: Role,
+    *,
+    is_master: bool,
+    liveness: Liveness,
+    health: NodeHealthView | None,
+    resources: NodeResourcesView | None,
+) -> NodeRecord:
+    # What was measured before a node went is no news of it.
+    known = resources if liveness in {"alive", "suspect"} else None
+    return NodeRecord(
+        node_id=node_id,
+        name=name,
+        role=role,
+        is_master=is_master,
+        liveness=liveness,
+        health=health.level if health and known else "unknown",
+        reasons=tuple(_reason(reason) for reason in health.reasons) if health and known else (),
+        backends=resources.backends if resources else (),
+        memory_total_bytes=resources.memory_total_bytes if resources else None,
+        memory_available_bytes=known.memory_available_bytes if known else None,
+        disk_total_bytes=resources.disk_total_bytes if resources else None,
+        disk_free_bytes=known.disk_free_bytes if known else None,
+        cpu_ratio=known.cpu_ratio if known else None,
+        reading_age_s=resources.reading_age_s if resources else None,
+    )
 
 
 def _reason(reason: HealthReasonView) -> ReasonRecord:
@@ -86,6 +130,7 @@ def status_record(state: StateDocument) -> StatusRecord:
         master=state.master,
         term=state.term,
         seq=state.seq,
+        policy=state.settings.policy,
         nodes=node_records(state),
         instances=instance_records(state),
         transfers=tuple(transfer_record(transfer) for transfer in state.transfers),

@@ -18,6 +18,8 @@ _RETRYABLE: frozenset[ErrorCode] = frozenset(
         "client.unreachable",
         "client.timeout",
         "cluster.no_master",
+        "cluster.peer_timeout",
+        "cluster.peer_unreachable",
         "engine.busy",
         "engine.gone",
         "placement.busy",

@@ -18,6 +18,7 @@ from skulk_tui.cli.cluster import add_cluster_verbs
 from skulk_tui.cli.instances import add_instance_verbs
 from skulk_tui.cli.interruptions import Interrupted, turn_signals_into_exceptions
 from skulk_tui.cli.keys import add_key_verbs
+from skulk_tui.cli.logs import add_log_verbs
 from skulk_tui.cli.models import add_model_verbs
 from skulk_tui.cli.place import add_place
 from skulk_tui.cli.program import add_program_verbs
@@ -43,6 +44,7 @@ def build_app() -> typer.Typer:
     add_model_verbs(app)
     add_place(app)
     add_chat(app)
+    add_log_verbs(app)
     add_key_verbs(app)
     add_api_verbs(app)
     add_program_verbs(app)

@@ -28,7 +28,7 @@ from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.suggestions import naming_the_nearest_model, node_ids_of
+from skulk_tui.cli.suggestions import complete_node, naming_the_nearest_model, node_ids_of
 from skulk_tui.cli.tables import candidates_tables, instances_table
 from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
@@ -48,6 +48,7 @@ class Wish:
     model_id: ModelId
     nodes: tuple[NodeId, ...]
     excluded_nodes: tuple[NodeId, ...]
+    min_nodes: int
     backend: str | None
     context_tokens: int | None
     slots: int | None
@@ -60,6 +61,7 @@ class Wish:
         if self.excluded_nodes:
             query["excluded_node_ids"] = self.excluded_nodes
         chosen = {
+            "min_nodes": self.min_nodes if self.min_nodes > 1 else None,
             "backend": self.backend,
             "context_tokens": self.context_tokens,
             "slots": self.slots,
@@ -73,6 +75,7 @@ class Wish:
             model_id=self.model_id,
             nodes=self.nodes,
             excluded_nodes=self.excluded_nodes,
+            min_nodes=self.min_nodes,
             backend=self.backend,
             context_tokens=self.context_tokens,
             slots=self.slots,
@@ -111,11 +114,20 @@ def place(
         int | None, typer.Option(min=1, max=256, metavar="N", help="Requests served at a time.")
     ] = None,
     nodes: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Only these nodes, by name or id.")
+        list[str] | None,
+        typer.Option(
+            metavar="A,B", help="Only these nodes, by name or id.", autocompletion=complete_node
+        ),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="A,B", help="Not these nodes, by name or id.")
+        list[str] | None,
+        typer.Option(
+            metavar="A,B", help="Not these nodes, by name or id.", autocompletion=complete_node
+        ),
     ] = None,
+    min_nodes: Annotated[
+        int, typer.Option(min=1, max=128, metavar="N", help="Split over at least so many nodes.")
+    ] = 1,
     backend: Annotated[
         str | None, typer.Option(metavar="TAG", help="Such as llama_server-cpu.")
     ] = None,
@@ -136,6 +148,7 @@ def place(
         model_id=model_id,
         nodes=node_ids_of(state, nodes or []),
         excluded_nodes=node_ids_of(state, exclude or []),
+        min_nodes=min_nodes,
         backend=backend,
         context_tokens=context,
         slots=slots,

@@ -25,6 +25,7 @@ class NodeRecord:
     name: str
     role: str
     is_master: bool
+    liveness: str
     health: str
     reasons: tuple[ReasonRecord, ...]
     backends: tuple[str, ...]
@@ -118,6 +119,7 @@ class StatusRecord:
     master: str | None
     term: int
     seq: int
+    policy: str
     nodes: tuple[NodeRecord, ...]
     instances: tuple[InstanceRecord, ...]
     transfers: tuple[TransferRecord, ...]

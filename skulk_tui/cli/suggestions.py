@@ -1,18 +1,21 @@
-"""Names that a node does not know, met with the nearest that it does."""
+"""Names that a node does not know, met with the nearest that it does; and names for completion."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from protocol.cluster_api import ClusterDocument, MemberView
 from protocol.control_api import ModelList, StateDocument
-from protocol.errors import SkulkError
+from protocol.errors import ClientError, SkulkError
 from protocol.ids import NodeId
 from skulk_tui.cli.nearest import unknown_value
-from skulk_tui.cli.session import Session
+from skulk_tui.cli.session import Options, Session, system_session
 
 _UNKNOWN_MODEL: Final = frozenset(
     {"placement.unknown_model", "request.model_not_found", "store.not_found"}
 )
+COMPLETION_BUDGET: Final = "300ms"
+"""An operator who pressed Tab waits no longer than that."""
 
 
 @contextmanager
@@ -38,15 +41,70 @@ def node_ids_of(state: StateDocument, words: Sequence[str]) -> tuple[NodeId, ...
         words: Each a name or an id, or several with commas between.
 
     Raises:
-        ClientError: `client.usage` naming the nearest node.
+        ClientError: `client.usage` naming the nearest node, or all that share a name.
     """
-    by_word: dict[str, NodeId] = {member.name: node_id for node_id, member in state.members.items()}
-    by_word.update({str(node_id): node_id for node_id in state.members})
-    found: list[NodeId] = []
-    for word in (part.strip() for text in words for part in text.split(",")):
-        if not word:
-            continue
-        if word not in by_word:
-            raise unknown_value("a node", word, by_word, see="skulk status")
-        found.append(by_word[word])
-    return tuple(dict.fromkeys(found))
+    names = {node_id: member.name for node_id, member in state.members.items()}
+    parts = (part.strip() for text in words for part in text.split(","))
+    return tuple(dict.fromkeys(_node_id(names, part) for part in parts if part))
+
+
+def member_of(cluster: ClusterDocument, word: str) -> MemberView:
+    """Find a member by its name or id.
+
+    Raises:
+        ClientError: `client.usage` naming the nearest, or all that share the name.
+    """
+    by_id = {member.node_id: member for member in cluster.members}
+    names = {node_id: member.name for node_id, member in by_id.items()}
+    return by_id[_node_id(names, word)]
+
+
+def _node_id(names: dict[NodeId, str], word: str) -> NodeId:
+    if word in names:
+        return NodeId(word)
+    found = [node_id for node_id, name in names.items() if name.casefold() == word.casefold()]
+    if not found:
+        raise unknown_value("a node", word, [*names.values(), *names], see="skulk nodes")
+    if len(found) > 1:
+        raise ClientError(
+            "client.usage",
+            f"{len(found)} nodes are called {word!r}: {', '.join(sorted(found))}",
+            remediation="Name one by its id.",
+        )
+    return found[0]
+
+
+# ---- Completion --------------------------------------------------------------------------------
+
+
+def complete_node(incomplete: str) -> list[str]:
+    """Give the names of nodes that begin so; none where no node answers at once."""
+    state = _state_at_once()
+    return [] if state is None else _beginning(_node_names(state), incomplete)
+
+
+def complete_node_or_instance(incomplete: str) -> list[str]:
+    """Give the nodes, instances and placed models that begin so."""
+    state = _state_at_once()
+    if state is None:
+        return []
+    models = {view.model_id for view in state.instances.values()}
+    return _beginning([*_node_names(state), *state.instances, *models], incomplete)
+
+
+def _node_names(state: StateDocument) -> list[str]:
+    return [member.name for member in state.members.values()]
+
+
+def _beginning(words: Iterable[str], start: str) -> list[str]:
+    return sorted({word for word in words if word.startswith(start)})
+
+
+def _state_at_once() -> StateDocument | None:
+    session = system_session(Options(timeout=COMPLETION_BUDGET))
+    try:
+        return session.client.get("/state", StateDocument)
+    except SkulkError:
+        return None  # a shell has no place for an error here
+    finally:
+        session.close()

@@ -40,6 +40,7 @@ def status_tables(status: StatusRecord, *, now_ms: int) -> tuple[Table, ...]:
             ("cluster", status.cluster_id),
             ("answered by", names.get(status.node_id, status.node_id)),
             ("master", f"{master} (term {status.term}, seq {status.seq})"),
+            ("nodes", _alive(status.nodes)),
         ]
     )
     return (
@@ -51,11 +52,18 @@ def status_tables(status: StatusRecord, *, now_ms: int) -> tuple[Table, ...]:
     )
 
 
+def _alive(nodes: Sequence[NodeRecord]) -> str:
+    n_alive = sum(1 for node in nodes if node.liveness == "alive")
+    away = ", ".join(f"{node.name} {node.liveness}" for node in nodes if node.liveness != "alive")
+    return f"{n_alive} of {len(nodes)} alive" + (f"; {away}" if away else "")
+
+
 def nodes_table(nodes: Sequence[NodeRecord]) -> Table:
     """One row per node."""
     return Table(
         (
             Column("NODE", least=8),
+            Column("LIVENESS"),
             Column("HEALTH"),
             Column("ROLE", drop=2),
             Column("MEMORY FREE", right=True),
@@ -69,6 +77,7 @@ def nodes_table(nodes: Sequence[NodeRecord]) -> Table:
         tuple(
             (
                 node.name,
+                node.liveness,
                 node.health,
                 f"{node.role}, master" if node.is_master else node.role,
                 format_bytes(node.memory_available_bytes),

@@ -45,6 +45,7 @@ from protocol.errors import ErrorBody, ErrorCode
 from protocol.ids import ModelId
 from protocol.instances import InstanceFailure, Phase
 from protocol.placements import PlacementRequest, Plan, Refusal, SmallestChange
+from tests.support import cluster_documents as of_cluster
 from tests.support.builders import (
     GIB,
     MIB,
@@ -191,7 +192,7 @@ class FakeNode:
                         return
 
             # ruff: ignore[mixed-case-variable-in-class-scope]  names that the base class calls
-            do_GET = do_POST = do_DELETE = _serve
+            do_GET = do_POST = do_PUT = do_DELETE = _serve
 
             # ruff: ignore[builtin-argument-shadowing]  the base class's signature
             def log_message(self, format: str, *args: object) -> None:
@@ -469,4 +470,20 @@ def default_answers(node: FakeNode) -> None:
     on("DELETE", f"/v1/keys/{key.key_id}", accepted(5))
     on("POST", "/v1/api/open", listeners)
     on("POST", "/v1/api/close", ListenersDocument(urls=("http://127.0.0.1:52415",)))
+    _cluster_answers(node)
     on("POST", "/v1/chat/completions", chat_stream("The capital ", "is ", "Paris."))
+
+
+def _cluster_answers(node: FakeNode) -> None:
+    on: Callable[..., None] = node.on
+    on("GET", "/v1/nodes", of_cluster.some_nodes())
+    on("GET", "/v1/cluster", of_cluster.a_cluster())
+    on("POST", "/v1/cluster/invite", document(of_cluster.an_invitation(), status=201))
+    on("POST", "/v1/cluster/join", of_cluster.a_join())
+    on("GET", "/v1/cluster/tokens", of_cluster.some_tokens())
+    on("DELETE", f"/v1/cluster/tokens/{of_cluster.TOKEN_ID}", accepted(6))
+    on("DELETE", f"/v1/cluster/members/{a_node_id(2)}", accepted(7))
+    on("PUT", "/v1/cluster/policy", accepted(8))
+    on("POST", "/v1/cluster/handover", of_cluster.a_handover())
+    on("GET", "/v1/logs", of_cluster.a_page())
+    on("GET", "/events", of_cluster.some_events())

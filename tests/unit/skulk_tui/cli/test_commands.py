@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 import pytest
 from pydantic import TypeAdapter
 
-from skulk_tui.cli import records
+from skulk_tui.cli import cluster_records, records
 from tests.support.builders import MODEL, an_instance_id
+from tests.support.cluster_documents import SIX_WORDS, TOKEN_ID
 from tests.support.command_line import skulk
 from tests.support.fake_node import FakeNode, a_state_document, a_view, refusal
 from tests.support.source_tree import ROOT
@@ -26,6 +27,43 @@ class Case:
 
 CASES = [
     Case(arguments=("status",), kind="status", record=records.StatusRecord),
+    Case(arguments=("nodes",), kind="nodes", record=records.NodeRecord),
+    Case(arguments=("cluster", "status"), kind="cluster", record=cluster_records.ClusterRecord),
+    Case(arguments=("cluster", "members"), kind="members", record=cluster_records.MemberRecord),
+    Case(
+        arguments=("cluster", "invite"),
+        kind="invitations",
+        record=cluster_records.InvitationRecord,
+    ),
+    Case(
+        arguments=("cluster", "join", "--code", SIX_WORDS),
+        kind="joined",
+        record=cluster_records.JoinRecord,
+    ),
+    Case(
+        arguments=("cluster", "remove", "node-2", "--yes"),
+        kind="outcomes",
+        record=records.OutcomeRecord,
+    ),
+    Case(
+        arguments=("cluster", "policy", "quorum"),
+        kind="policy",
+        record=cluster_records.PolicyRecord,
+    ),
+    Case(arguments=("cluster", "handover"), kind="master", record=cluster_records.MasterRecord),
+    Case(
+        arguments=("cluster", "tokens"),
+        kind="invitations",
+        record=cluster_records.InvitationRecord,
+    ),
+    Case(arguments=("cluster", "revoke", TOKEN_ID), kind="outcomes", record=records.OutcomeRecord),
+    Case(
+        arguments=("cluster", "strangers"),
+        kind="strangers",
+        record=cluster_records.StrangerRecord,
+    ),
+    Case(arguments=("logs",), kind="logs", record=cluster_records.LogLineRecord),
+    Case(arguments=("events",), kind="events", record=cluster_records.EventRecord),
     Case(arguments=("ps",), kind="instances", record=records.InstanceRecord),
     Case(arguments=("place", MODEL), kind="instances", record=records.InstanceRecord),
     Case(
@@ -145,7 +183,7 @@ def test_without_a_daemon_machines_get_an_object(case: Case, dead_url: str) -> N
 @ALL
 def test_help_has_two_examples(case: Case) -> None:
     verb = [word for word in case.arguments[:2] if "/" not in word and len(word) < 10]
-    groups = {"instance", "models", "keys", "api"}
+    groups = {"instance", "models", "keys", "api", "cluster"}
     path = verb[:2] if verb[0] in groups else verb[:1]
     ran = skulk(*path, "--help")
     assert ran.code == 0
@@ -159,7 +197,7 @@ def test_help_has_two_examples(case: Case) -> None:
 
 @ASKING
 def test_a_bug_of_the_node_ends_with_1(case: Case, node: FakeNode) -> None:
-    for method in ("GET", "POST", "DELETE"):
+    for method in ("GET", "POST", "PUT", "DELETE"):
         for path in _routes():
             node.on(method, path, refusal("internal.bug", "a bug", status=500))
     ran = skulk(*case.arguments, node=node.url)
@@ -186,6 +224,14 @@ def _routes() -> list[str]:
         "/v1/api/open",
         "/v1/api/close",
         "/v1/chat/completions",
+        "/v1/nodes",
+        "/v1/cluster",
+        "/v1/cluster/invite",
+        "/v1/cluster/join",
+        "/v1/cluster/tokens",
+        "/v1/cluster/handover",
+        "/v1/logs",
+        "/events",
     ]
 
 

@@ -145,6 +145,15 @@ def test_options_become_the_request_and_node_names_become_ids(node: FakeNode) ->
     }
 
 
+def test_several_nodes_are_asked_for_in_the_preview_and_in_the_placement(node: FakeNode) -> None:
+    skulk("place", MODEL, "--min-nodes", "2", "--dry-run", node=node.url)
+    assert node.asked("GET", "/instance/previews")[0].query["min_nodes"] == ["2"]
+    skulk("place", MODEL, "--min-nodes", "2", "--nodes", "BOX-1", node=node.url)
+    body = node.asked("POST", "/place_instance")[0].body
+    assert (body["min_nodes"], body["nodes"]) == (2, [a_node_id()])
+    assert skulk("place", MODEL, "--min-nodes", "0", node=node.url).code == 2
+
+
 def test_an_unknown_node_names_the_nearest_and_places_nothing(node: FakeNode) -> None:
     ran = skulk("place", MODEL, "--nodes", "box1", node=node.url)
     assert (ran.code, ran.err.splitlines()[-1]) == (2, "  remedy: Did you mean 'box-1'?")

@@ -17,7 +17,10 @@ from skulk_tui.cli.answers import (
     refusal_record,
     status_record,
     transfer_record,
+    view_record,
 )
+from skulk_tui.cli.cluster_answers import cluster_record, invitation_record
+from skulk_tui.cli.cluster_tables import cluster_tables, invitations_table
 from skulk_tui.cli.output import Listing, Output, OutputFormat, Table
 from skulk_tui.cli.tables import (
     candidates_tables,
@@ -33,6 +36,12 @@ from skulk_tui.cli.tables import (
     transfers_table,
 )
 from tests.support.builders import MIB, NOW_MS, a_key_id, a_node_id, a_plan
+from tests.support.cluster_documents import (
+    a_cluster,
+    a_member_view,
+    some_nodes,
+    some_tokens,
+)
 from tests.support.command_line import Stream
 from tests.support.fake_node import (
     a_model,
@@ -112,6 +121,26 @@ def test_failures_name_their_cause_and_the_last_lines() -> None:
     assert_golden(
         "failures_name_their_cause_and_the_last_lines", frame(*failures_tables(records), width=100)
     )
+
+
+def test_the_cluster_and_its_members() -> None:
+    lost = a_member_view(
+        3, presence="lost", liveness="lost", silent_s=75.0, link="refused",
+        link_reason="nobody listens there", build=None,
+    )  # fmt: skip
+    cluster = a_cluster(a_member_view(), a_member_view(2), lost)
+    assert_golden("cluster", frame(*cluster_tables(cluster_record(cluster))))
+    assert_golden("cluster_narrow", frame(*cluster_tables(cluster_record(cluster)), width=72))
+
+
+def test_invitations() -> None:
+    records = [invitation_record(token) for token in some_tokens().items]
+    assert_golden("invitations", frame(invitations_table(records)))
+
+
+def test_nodes_of_which_one_is_lost_on_a_terminal_of_80_columns() -> None:
+    records = [view_record(node) for node in some_nodes().items]
+    assert_golden("nodes_narrow", frame(nodes_table(records), width=80))
 
 
 def test_models() -> None:
