@@ -119,6 +119,8 @@ class _Run:
     """Who gave bytes of a file that is not whole."""
     inherited: set[int] = field(default_factory=set[int])
     """Files whose first bytes are of an earlier run, from nobody knows whom."""
+    is_unmixed: bool = False
+    """Whether each file is taken from one node only, so that a wrong one has one to blame."""
     high_bytes: int = 0
     n_attempts: int = 0
     n_waits: int = 0
@@ -283,7 +285,11 @@ class PeerPull:
         run.transfer.begin("download", done_bytes=done_bytes, total_bytes=total_bytes)
         if partial.length < staging.files[index].size_bytes:
             self._fail_point("store.before_fetch")
-            run.givers.setdefault(index, set()).add(node_id)
+            givers = run.givers.setdefault(index, set())
+            if run.is_unmixed and givers - {node_id}:
+                givers.clear()
+                await on_disk(partial.restart)
+            givers.add(node_id)
             async with aclosing(lease.read(index, partial.length)) as pieces:
                 async for contents in pieces:
                     await on_disk(partial.append, *contents)
@@ -315,6 +321,7 @@ class PeerPull:
         if index not in run.inherited and givers == {node_id}:
             return PeerLiedError(error)
         run.inherited.discard(index)
+        run.is_unmixed = True
         return PeerError(error)
 
     def _note_failure(self, run: _Run, node_id: NodeId, failed: PeerError) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from protocol.cards import LocalSource
+from protocol.cards import ArtifactFile, LocalSource
 from protocol.errors import StoreError
-from protocol.ids import ModelId
+from protocol.ids import Digest, ModelId
 from store.cards import parse_card, to_toml
-from store.importer import card_from_gguf, model_id_of
+from store.importer import card_from_gguf, model_id_of, part_names
 from store.weights_meta import GgufHeader, read_gguf_header
 from tests.support.gguf_builder import GgufBuilder, write_split_set
 
@@ -197,3 +197,28 @@ def test_a_card_says_whether_the_prompt_format_has_a_place_for_tools(
 ) -> None:
     path = GgufBuilder(metadata={"tokenizer.chat_template": template}).write(tmp_path / "x.gguf")
     assert card_from_gguf(path).tooling.supports_tool_calling == takes_tools
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/m/model.gguf", "model.gguf"),
+        ("/m/My Model (v2).gguf", "My_Model_v2_.gguf"),
+        ("/m/.hidden.gguf", "hidden.gguf"),
+        ("/m/---.gguf", "model.gguf"),
+        ("/m/sha256-0123abcd", "sha256-0123abcd.gguf"),
+        ("/m/" + "x" * 250, "x" * 120 + ".gguf"),
+        ("/m/日本.gguf", "_.gguf"),
+    ],
+)
+def test_a_file_gets_a_plain_name_in_a_store(path: str, name: str) -> None:
+    assert part_names(LocalSource(path=path, size_bytes=1)) == (name,)
+    # The grammar of a card's files holds it.
+    ArtifactFile(path=name, size_bytes=1, sha256=Digest("0" * 64))
+
+
+def test_b20_parts_keep_the_names_that_an_engine_finds_them_by(tmp_path: Path) -> None:
+    paths = write_split_set(tmp_path, "a b", 3)
+    source = card_from_gguf(paths[1]).source
+    assert isinstance(source, LocalSource)
+    assert part_names(source) == tuple(f"a_b-{number:05d}-of-00003.gguf" for number in (1, 2, 3))

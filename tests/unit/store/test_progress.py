@@ -51,6 +51,22 @@ def test_phases_go_forward_only() -> None:
     assert (shown.phase, shown.total_bytes) == ("extract", 10)
 
 
+def test_a_transfer_may_look_and_wait_before_it_fetches() -> None:
+    meter = ProgressMeter("x")
+    for phase in ("look", "wait", "resolve", "download", "extract", "verify"):
+        meter.begin(phase, now=0.0)
+        assert meter.shown(now=0.0).phase == phase
+
+
+def test_the_source_may_change_while_the_count_goes_on() -> None:
+    meter = ProgressMeter("x")
+    meter.begin("download", now=0.0, total_bytes=10)
+    meter.advance(5, now=1.0)
+    meter.source = "y"
+    shown = meter.shown(now=1.0)
+    assert (shown.source, shown.done_bytes) == ("y", 5)
+
+
 def test_a_new_phase_counts_from_zero() -> None:
     meter = ProgressMeter("x")
     meter.begin("download", now=0.0, total_bytes=10)
