@@ -7,6 +7,7 @@ TXT the strings of `skulkd.cluster.sightings.txt_of`.
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, final
@@ -20,6 +21,7 @@ from zeroconf import (
 )
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
+from protocol.ids import NODE_ID_PATTERN
 from skulkd.cluster.discovery import Announcement
 from skulkd.cluster.mdns_thread import FIRST_RETRY_S, LAST_RETRY_S, MdnsThread, Report, Wish
 from skulkd.cluster.packet_pace import PacketPace
@@ -43,7 +45,8 @@ MAX_QUESTIONS: Final = 8
 QUESTION_S: Final = 3.0
 MAX_HOSTS: Final = 32
 """Of one neighbour; what is beyond is not looked at."""
-MAX_NAME_CHARS: Final = 64
+NODE_ID: Final = re.compile(NODE_ID_PATTERN)
+LOCAL: Final = ".local."
 
 
 async def serve(thread: MdnsThread) -> None:
@@ -85,7 +88,12 @@ async def _follow(thread: MdnsThread, zeroconf: "_PacedZeroconf") -> None:
         is_taken = False
         async with timeout(CALL_S):
             usable = _usable(wish.hosts)
+            if shown is not None and wish.announcement is not None:
+                # What is announced on an interface that is new must be what holds now: neighbours
+                # keep an old address for two minutes if they hear it together with the new one.
+                zeroconf.registry.async_update(service_info(wish.announcement, wish.hosts))
             await zeroconf.async_update_interfaces(usable, _version(usable))
+            thread.on_report(_report(zeroconf, wish, is_taken=False))
             try:
                 shown = await _show(zeroconf, shown, wish)
             except NonUniqueNameException:
@@ -218,31 +226,40 @@ class _Ear(RecordUpdateListener):
         self._zeroconf = zeroconf
         self._thread = thread
         self._tasks = tasks
-        self._heard: set[str] = set()
+        self._heard: dict[str, bool] = {}
+        """Instances, and whether one that did not tell all may be asked for the rest."""
         self._n_questions = 0
 
     def async_update_records(self, zc: Zeroconf, now: float, records: list[RecordUpdate]) -> None:
         del zc
         for update in records:
             record = update.new
-            is_pointer = record.name.lower() == SERVICE_TYPE
-            name = getattr(record, "alias", "").lower() if is_pointer else record.name.lower()
-            if not name.endswith("." + SERVICE_TYPE) or len(name) > MAX_NAME_CHARS:
-                continue
-            if is_pointer and record.is_expired(now):
-                self._thread.on_goodbye(_instance_of(name))
+            name = record.name.lower()
+            if name == SERVICE_TYPE:
+                instance = _instance_of(getattr(record, "alias", "").lower())
+                if record.is_expired(now):
+                    self._thread.on_goodbye(instance)
+                else:
+                    self._heard[instance] = True
+            elif name.endswith("." + SERVICE_TYPE):
+                self._heard[_instance_of(name)] = True
             else:
-                self._heard.add(name)
+                # Its addresses, by the name that we gave its machine.
+                self._heard.setdefault(name.removesuffix(LOCAL), False)
 
     def async_update_records_complete(self) -> None:
-        heard, self._heard = self._heard, set()
-        for name in heard:
-            info = AsyncServiceInfo(SERVICE_TYPE, name)
+        heard, self._heard = self._heard, {}
+        for instance, may_ask in heard.items():
+            if NODE_ID.fullmatch(instance) is None:
+                if may_ask:
+                    self._thread.hear(instance, {}, ())
+                continue
+            info = AsyncServiceInfo(SERVICE_TYPE, f"{instance}.{SERVICE_TYPE}")
             if info.load_from_cache(self._zeroconf):
                 self._hand_on(info)
-            elif self._n_questions < MAX_QUESTIONS:
+            elif may_ask and self._n_questions < MAX_QUESTIONS:
                 self._n_questions += 1
-                self._tasks.start(self._ask(info), name=f"ask {name}", essential=False)
+                self._tasks.start(self._ask(info), name=f"ask {instance}", essential=False)
 
     async def _ask(self, info: AsyncServiceInfo) -> None:
         try:

@@ -19,8 +19,8 @@ from skulkd.runtime.tasks import run_blocking
 _log = logging.getLogger(__name__)
 
 _TOO_MANY: Final = (
-    "more than 5 mDNS packets a second were wanted, and {n} were not sent: something on this "
-    "network asks too much, or two programs answer each other"
+    "more than 5 mDNS packets a second have been wanted for a while, and {n} were not sent: "
+    "something on this network asks too much, or two programs answer each other"
 )
 
 
@@ -67,6 +67,8 @@ class MdnsDiscovery:
         """Say how it is."""
         pace = self._thread.pace
         warning = self._report.warning
+        if self._report.state == "waiting" and self._wish.hosts:
+            warning = ""  # it is about to begin
         if not warning and pace.is_alarming(now_s=self._loop.time()):
             warning = _TOO_MANY.format(n=pace.n_withheld)
         return DiscoveryStatus(

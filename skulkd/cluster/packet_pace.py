@@ -12,7 +12,9 @@ MAX_PACKETS_PER_S: Final = 5
 MAX_WAIT_S: Final = 3.0
 """What is later than this is of no use: its occasion has passed, or it is repeated anyway."""
 ALARM_S: Final = 60.0
-"""How long it is remembered that packets were withheld."""
+ALARM_SECONDS: Final = 10
+"""Packets withheld in so many different seconds of a minute are an alarm. Twenty nodes that start
+together withhold some for three seconds, and all find one another nevertheless."""
 _SLACK_S: Final = 0.05
 """Timers are late by a little; the packets of any one second must still be five."""
 
@@ -23,7 +25,7 @@ class PacketPace:
 
     def __init__(self) -> None:
         self._slots_s: deque[float] = deque(maxlen=MAX_PACKETS_PER_S)
-        self._withheld_s = float("-inf")
+        self._bad_seconds: deque[int] = deque(maxlen=ALARM_SECONDS)
         self.n_sent = 0
         self.n_withheld = 0
 
@@ -40,7 +42,8 @@ class PacketPace:
         wait_s = self.wait_s(n_packets, now_s=now_s)
         if wait_s is None or wait_s > MAX_WAIT_S:
             self.n_withheld += n_packets
-            self._withheld_s = now_s
+            if not self._bad_seconds or self._bad_seconds[-1] != int(now_s):
+                self._bad_seconds.append(int(now_s))
             return None
         self._slots_s.extend([now_s + wait_s] * n_packets)
         self.n_sent += n_packets
@@ -60,5 +63,6 @@ class PacketPace:
         return at_s - now_s
 
     def is_alarming(self, *, now_s: float) -> bool:
-        """Say whether packets were withheld within the last minute."""
-        return now_s - self._withheld_s < ALARM_S
+        """Say whether there have been too many packets for a good part of the last minute."""
+        seconds = self._bad_seconds
+        return len(seconds) == ALARM_SECONDS and now_s - seconds[0] < ALARM_S
