@@ -4,8 +4,8 @@ What is heard is a hint from strangers. It is bounded, checked for form, and goo
 dial an address of a direct neighbour with the public key that was heard; only the key's owner can
 answer. Discovery may fail in any way and at any time; a node then goes on without it.
 
-`MdnsDiscovery` (skulkd/cluster/mdns.py) takes 70 ms to import and is imported, in a thread, when a
-node is opened; `SimulatedDiscovery` is its twin in virtual time.
+`MdnsDiscovery` (skulkd/cluster/mdns_discovery.py) is the real one, `SimulatedDiscovery` its twin in
+virtual time.
 """
 
 import base64
