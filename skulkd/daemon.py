@@ -15,9 +15,11 @@ import resource
 import secrets
 import signal
 import sys
+from dataclasses import replace
 from typing import Final, final
 
 from protocol.errors import ConfigError, SkulkError
+from skulkd.cluster.addresses import join_address
 from skulkd.cluster.curve_keys import make_key_pair
 from skulkd.config import LoadedSettings
 from skulkd.node import Node
@@ -25,7 +27,7 @@ from skulkd.runtime import identity
 from skulkd.runtime.disk import RealDisk
 from skulkd.runtime.home import Home, open_home, read_mounts
 from skulkd.runtime.logs import Logs
-from skulkd.runtime.tasks import dump_story
+from skulkd.runtime.tasks import dump_story, run_blocking
 
 _log = logging.getLogger(__name__)
 
@@ -61,10 +63,7 @@ def run_daemon(loaded: LoadedSettings) -> int:
         for warning in loaded.warnings:
             _log.warning("%s", warning)
         _raise_descriptor_limit()
-        who = identity.load_or_create(
-            disk, home.identity_file, make_keys=make_key_pair, entropy=secrets.token_bytes
-        )
-        return _run_loop(loaded, home, who)
+        return _run_loop(loaded, home, _load_identity(home))
     except SkulkError as error:
         # Also into the log: whoever looks for the cause later has no terminal to scroll back.
         _log.error("%s", error.message, extra={"code": error.code, "remedy": error.remediation})
@@ -82,21 +81,43 @@ def _run_loop(loaded: LoadedSettings, home: Home, who: identity.Identity) -> int
 
 
 async def _run(loaded: LoadedSettings, home: Home, who: identity.Identity) -> int:
-    node = Node(loaded, home, who)
-    signals = _Signals(node)
+    signals = _Signals()
     signals.install()
     # What start-up made lives as long as the process: no collection needs to look at it again.
     gc.freeze()
-    return await node.run()
+    while True:
+        node = Node(loaded, home, who)
+        signals.attend(node)
+        exit_code = await node.run()
+        if exit_code != 0 or not node.wants_restart or signals.is_stopping:
+            return exit_code
+        loaded = _for_the_next_life(loaded, node.api_port)
+        who = await run_blocking(_load_identity, home)
+
+
+def _for_the_next_life(loaded: LoadedSettings, api_port: int) -> LoadedSettings:
+    """Keep the port that clients know; the invitation has served."""
+    host, port = loaded.settings.api_address()
+    settings = loaded.settings
+    if port == 0 and api_port:
+        address = str(api_port) if host is None else join_address(host, api_port)
+        settings = settings.model_copy(update={"api": address})
+    return replace(loaded, settings=settings, join_token=None, discard=False)
+
+
+def _load_identity(home: Home) -> identity.Identity:
+    return identity.load_or_create(
+        RealDisk(), home.identity_file, make_keys=make_key_pair, entropy=secrets.token_bytes
+    )
 
 
 @final
 class _Signals:
-    """What a signal does to a node."""
+    """What a signal does to the node of the moment."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._is_stopping = False
+    def __init__(self) -> None:
+        self._node: Node | None = None
+        self.is_stopping = False
 
     def install(self) -> None:
         loop = asyncio.get_running_loop()
@@ -108,16 +129,23 @@ class _Signals:
         # Behind asyncio's handler, and in C: it speaks while the loop is stuck in a call.
         faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=True)
 
+    def attend(self, node: Node) -> None:
+        """Let signals reach this node from now on."""
+        self._node = node
+        if self.is_stopping:
+            node.ask_stop()
+
     def _stop(self, name: str) -> None:
-        if self._is_stopping and name == "SIGHUP":
+        if self.is_stopping and name == "SIGHUP":
             return  # both the kernel and the shell send one, and nobody pressed a key
-        if self._is_stopping:
+        if self.is_stopping:
             _log.warning("second signal (%s): ending at once", name)
             logging.shutdown()
             os._exit(EXIT_FORCED)
-        self._is_stopping = True
+        self.is_stopping = True
         _log.info("%s: stopping; a second one ends the process at once", name)
-        self._node.ask_stop()
+        if self._node is not None:
+            self._node.ask_stop()
 
     def _dump(self) -> None:
         _log.warning("stacks, as SIGUSR1 asked:\n%s", dump_story())

@@ -7,7 +7,6 @@ process with that task's story.
 
 import asyncio
 import logging
-import os
 import random
 import secrets
 import socket
@@ -15,72 +14,54 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final, final
 
-from protocol.commands import AdmitMember, Command, CommandReply
-from protocol.errors import ConfigError
-from protocol.ids import CommandId, command_id_of
+from protocol.cluster_api import JoinBody
+from protocol.errors import SkulkError
 from protocol.nodes import Role
-from protocol.readings import NoDownloads
+from protocol.peer_messages import CallApi
 from skulkd.api.app import create_app
 from skulkd.api.auth import is_loopback
 from skulkd.api.dependencies import ApiDependencies, NodeFace
-from skulkd.api.lone_node import LoneNode
-from skulkd.api.node_health import DerivedHealth
-from skulkd.api.node_logs import NodeLogFiles
-from skulkd.api.node_models import NodeModels
+from skulkd.api.node_joining import NodeJoining
 from skulkd.api.open_door import OpenDoor
 from skulkd.api.own_port import wait_own_port
-from skulkd.api.previews import PreviewService
 from skulkd.api.server import ApiListeners, ApiServer
+from skulkd.cluster.closed_transport import ClosedTransport
+from skulkd.cluster.cluster_door import ClusterDoor
+from skulkd.cluster.file_server import FileServer
 from skulkd.cluster.readings_table import ReadingsTable
-from skulkd.config import LoadedSettings, Settings
-from skulkd.core.health import Switches
-from skulkd.eventlog.durable_log import DurableLog
-from skulkd.eventlog.journal_term import TermFile, TermVote
-from skulkd.eventlog.replica import Replica
-from skulkd.eventlog.sequencer import Sequencer
-from skulkd.runtime.choices import Choices, ChoicesFile
+from skulkd.cluster.transport import Peer
+from skulkd.config import LoadedSettings
+from skulkd.eventlog.cluster_change import change_cluster
+from skulkd.eventlog.journal_term import TermFile
+from skulkd.node_parts import NodeParts, door_parts, door_settings, operator_peers
+from skulkd.own_membership import OwnMembership
+from skulkd.rooms import Rooms, RoomsParts, RoomsSpec
+from skulkd.runtime.choices import Choices, ChoicesFile, KeptChoices
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.disk import RealDisk
 from skulkd.runtime.home import Home
 from skulkd.runtime.identity import Identity
-from skulkd.runtime.tasks import Tasks, run_blocking, timeout
-from skulkd.worker.readings import JournalStatus
-from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
-from store.layout import StoreLayout
-from store.service import Store
+from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
+from skulkd.worker.service import WorkerService
 
 _log = logging.getLogger(__name__)
 
 _API_STOP_S: Final = 1.5
-_WORKER_STOP_S: Final = 6.0
-_LOG_STOP_S: Final = 1.5
-_TASKS_STOP_S: Final = 0.5
+_WORKER_STOP_S: Final = 5.0
+_ROOMS_STOP_S: Final = 1.5
+_TRANSPORT_STOP_S: Final = 0.5
+_TASKS_STOP_S: Final = 0.3
+_GRACE_S: Final = 0.2
 """In all less than the ten seconds that a service manager and an operator are promised."""
+_KNOWN_S: Final = 1.0
+"""How long HTTP waits for a cluster that counts this node in; it serves what it has without one."""
+_FOUNDED_S: Final = 10.0
+"""The same for a node that founds its own: a placement on a cluster without members is refused."""
+_JOIN_RETRY_S: Final = 10.0
 
-
-@final
-class LocalGateway:
-    """Takes commands to the master, which is this node for as long as it is alone.
-
-    Args:
-        identity: Whose short id begins each command id.
-        sequencer: Decides.
-    """
-
-    def __init__(self, identity: Identity, sequencer: Sequencer) -> None:
-        self._node_id = identity.node_id
-        self._sequencer = sequencer
-
-    def mint_command_id(self) -> CommandId:
-        """Make a new id."""
-        return command_id_of(self._node_id, secrets.token_bytes(20))
-
-    async def submit(self, command: Command) -> CommandReply:
-        """Have a command decided and committed; see `CommandGateway`."""
-        return await self._sequencer.submit(command)
+_MakeDependencies = Callable[[OpenDoor, ApiListeners], ApiDependencies]
 
 
 @final
@@ -94,16 +75,24 @@ class Node:
     """
 
     def __init__(self, loaded: LoadedSettings, home: Home, identity: Identity) -> None:
+        self._loaded = loaded
         self._settings = loaded.settings
         self._home = home
         self._identity = identity
         self._disk = RealDisk()
         self._clock = SystemClock()
         self._table = ReadingsTable()
-        self._random = random.Random(secrets.randbits(64))  # ruff: ignore[suspicious-non-cryptographic-random-usage]  chooses between instances
+        self._random = random.Random(secrets.randbits(64))  # ruff: ignore[suspicious-non-cryptographic-random-usage]  chooses between instances, spreads delays
         self._tasks = Tasks("node", on_death=self._on_death)
+        self._transport = ClosedTransport(identity.node_id)
         self._stop_asked = asyncio.Event()
         self._has_died = False
+        self.wants_restart = False
+        """Whether the rooms ended in order to begin anew: this node belongs to another cluster."""
+        self.api_port = 0
+        """Where HTTP is served; 0 before."""
+        self._choices: KeptChoices
+        self._files: FileServer | None = None
         role: Role = "full" if self._settings.worker else "management"
         self._face = NodeFace(
             node_id=identity.node_id,
@@ -126,220 +115,227 @@ class Node:
             SkulkError: The node could not start.
         """
         async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._close_files)  # behind the tasks that use its threads
             self._on_stop(stack, "tasks", _TASKS_STOP_S, partial(self._tasks.close, _TASKS_STOP_S))
             await self._start(stack)
             await self._stop_asked.wait()
             _log.info("stopping")
         return 1 if self._has_died else 0
 
+    async def _close_files(self) -> None:
+        if self._files is not None:
+            await self._files.close()
+
     def _on_death(self, story: str, error: BaseException) -> None:
         _log.critical("the node ends, because one of its parts has died: %s\n%s", error, story)
         self._has_died = True
         self._stop_asked.set()
 
+    def _restart(self) -> None:
+        self.wants_restart = True
+        self._stop_asked.set()
+
     async def _start(self, stack: AsyncExitStack) -> None:
-        log, sequencer, replica = await self._start_log(stack)
-        gateway = LocalGateway(self._identity, sequencer)
-        store = await self._open_store()
-        worker = self._make_worker(gateway, replica, store, log)
+        choices_file = ChoicesFile(self._disk, self._home.path / "choices.json")
+        self._choices = KeptChoices(choices_file, await run_blocking(choices_file.read))
+        await self._change_cluster()
+        self._on_stop(stack, "transport", _TRANSPORT_STOP_S, self._transport.close)
+        rooms = await self._open_rooms(stack)
+        door = self._make_door(rooms)
+        self._on_stop(stack, "cluster ports", _TRANSPORT_STOP_S, door.close)
+        membership = OwnMembership(
+            identity=self._identity,
+            build=self._face.version,
+            rooms=rooms,
+            door=self._transport,
+            choices=self._choices,
+            random_bytes=secrets.token_bytes,
+            restart=self._restart,
+            tasks=self._tasks,
+        )
+        parts = NodeParts(
+            loaded=self._loaded,
+            home=self._home,
+            identity=self._identity,
+            face=self._face,
+            rooms=rooms,
+            transport=self._transport,
+            door=door,
+            membership=membership,
+            choices=self._choices,
+            table=self._table,
+            disk=self._disk,
+            clock=self._clock,
+            rng=self._random,
+            tasks=self._tasks,
+            on_death=self._on_death,
+            restart=self._restart,
+        )
+        store, self._files = await parts.open_store()
+        worker = parts.make_worker(store)
         self._on_stop(stack, "worker", _WORKER_STOP_S, partial(worker.close, _WORKER_STOP_S))
-        await worker.disown()
-        # Before the first request: a placement on a cluster without members would be refused.
-        await gateway.submit(
-            AdmitMember(
-                command_id=gateway.mint_command_id(),
-                node_id=self._identity.node_id,
-                name=self._settings.name,
-                public_key=self._face.public_key,
-                role=self._face.role,
+        if self._choices.now.cluster_open:
+            await door.open()
+        membership.start()
+        rooms.start()
+        await self._be_known(rooms, worker)
+        data = parts.open_data(store, worker)
+        self._on_stop(stack, "data path", _TRANSPORT_STOP_S, data.close)
+        joining = parts.make_joining(lambda: self.api_port)
+        if self._settings.serve_api:
+            await self._start_api(
+                stack, partial(parts.behind_api, store, worker, data, joining), rooms
             )
+            rooms.set_api_port(self.api_port)
+        worker.start()
+        data.start()
+        if self._loaded.join_token is not None:
+            self._tasks.start(self._join(joining, self._loaded.join_token), name="join")
+
+    async def _change_cluster(self) -> None:
+        """Make the cluster that has admitted this node its own, if there is one."""
+        joining = self._choices.now.joining
+        if joining is None:
+            return
+        self._identity = await run_blocking(
+            change_cluster,
+            self._disk,
+            self._identity,
+            joining,
+            identity_file=self._home.identity_file,
+            journal=self._home.journal,
+            term_file=self._home.path / "term",
+        )
+
+        def arrived(kept: Choices) -> Choices:
+            return kept.model_copy(update={"joining": None})
+
+        await self._choices.change(arrived)
+
+    async def _open_rooms(self, stack: AsyncExitStack) -> Rooms:
+        seeds = self._choices.now.seeds
+        rooms, recovered = await Rooms.open(
+            RoomsSpec(
+                identity=self._identity,
+                name=self._settings.name,
+                role=self._face.role,
+                boot_id=self._face.boot_id,
+                priority=self._settings.priority,
+                seeds=tuple(
+                    Peer(
+                        node_id=seed.node_id,
+                        public_key=bytes.fromhex(seed.public_key),
+                        addresses=seed.addresses,
+                    )
+                    for seed in seeds
+                ),
+                operator_addresses=tuple(peer.address for peer in operator_peers(self._settings)),
+                journal=self._home.journal,
+            ),
+            RoomsParts(
+                disk=self._disk,
+                clock=self._clock,
+                transport=self._transport,
+                keeper=TermFile(self._disk, self._home.path / "term"),
+                table=self._table,
+                rng=self._random,
+                random_bytes=secrets.token_bytes,
+                tasks=self._tasks,
+            ),
+        )
+        self._on_stop(stack, "journal", _ROOMS_STOP_S, rooms.journal.close)
+        self._on_stop(stack, "rooms", _ROOMS_STOP_S, rooms.close)
+        _log.info(
+            "node %s of cluster %s, at seq %d after %d records",
+            self._identity.node_id,
+            self._identity.cluster_id,
+            rooms.log.appended.seq,
+            recovered.n_records,
         )
         if self._settings.serve_api:
-            await self._start_api(stack, gateway, replica, store, worker)
-        worker.start()
+            # 0 is known only once it is bound.
+            rooms.set_api_port(self._settings.api_address()[1])
+        return rooms
 
-    async def _start_log(self, stack: AsyncExitStack) -> tuple[DurableLog, Sequencer, Replica]:
-        log, state, recovered = await DurableLog.open(
-            self._disk,
-            self._home.journal,
-            cluster_id=self._identity.cluster_id,
-            clock=self._clock,
-            tasks=self._tasks,
-        )
-        self._on_stop(stack, "journal", _LOG_STOP_S, log.close)
-        term = await run_blocking(self._claim_term, state.term)
-        replica = Replica(state)
-        sequencer = Sequencer(
-            node_id=self._identity.node_id,
-            term=term,
-            replica=replica,
-            store=log,
-            readings=lambda: self._table.readings,
-            clock=self._clock,
-            tasks=self._tasks,
-        )
-        await sequencer.begin_term()
-        self._on_stop(stack, "sequencer", _LOG_STOP_S, sequencer.close)
-        _log.info(
-            "node %s is master of term %d, at seq %d after %d records",
-            self._identity.node_id, term, replica.state.seq, recovered.n_records,
-        )  # fmt: skip
-        return log, sequencer, replica
-
-    def _claim_term(self, last_term: int) -> int:
-        """Vote for ourselves, durably, in a term that nobody has seen: a cluster of one elects.
-
-        Raises:
-            ConfigError: `config.home_unusable`.
-        """
-        path = self._home.path / "term"
-        file = TermFile(self._disk, path)
-        try:
-            term = max(file.read().term, last_term) + 1
-            file.write(TermVote(term=term, voted_for=self._identity.node_id))
-        except OSError as error:
-            raise ConfigError(
-                "config.home_unusable",
-                f"the vote of this node cannot be kept in {path}: {error.strerror or error}",
-                remediation="Make room in the home, and see that this user may write there.",
-                details={"file": str(path), "errno": error.errno},
-            ) from error
-        return term
-
-    async def _open_store(self) -> Store:
-        store = Store(
-            StoreLayout(self._settings.models_dir),
-            clock=self._clock,
-            downloads_enabled=self._settings.downloads,
-            offline=self._settings.offline,
-        )
-        for rest in await run_blocking(store.recover):
-            _log.info("%s: %s", rest.path, rest.problem)
-        return store
-
-    def _make_worker(
-        self, gateway: LocalGateway, replica: Replica, store: Store, log: DurableLog
-    ) -> WorkerService:
-        def journal() -> JournalStatus:
-            health = log.health()
-            return JournalStatus(durable=health.mode == "durable", unwritten=health.n_unwritten)
-
-        settings = self._settings
-        return WorkerService(
-            WorkerSettings(
-                node_id=self._identity.node_id,
-                home=self._home.path,
-                models_dir=settings.models_dir,
-                environment=os.environ,
-                build=self._face.version,
-                role=self._face.role,
-                backends=settings.backends,
-                llama_server_bin=settings.llama_server_bin,
-                no_downloads=_no_downloads(settings),
-                max_output_tokens=settings.max_output_tokens,
-            ),
-            WorkerSurroundings(
-                gateway=gateway,
-                view=replica,
-                store=store,
-                table=self._table,
+    def _make_door(self, rooms: Rooms) -> ClusterDoor:
+        return ClusterDoor(
+            self._transport,
+            door_settings(self._settings, self._choices.now.base_port),
+            door_parts(
+                self._settings,
+                self._identity,
+                self._face,
                 clock=self._clock,
-                disk=self._disk,
-                journal=journal,
+                rng=self._random,
                 on_death=self._on_death,
             ),
+            tasks=self._tasks,
+            on_addresses=rooms.set_addresses,
+            on_sighting=rooms.directory.sight,
         )
 
+    async def _be_known(self, rooms: Rooms, worker: WorkerService) -> None:
+        """Have the cluster count this node in, and take back what its last life reported."""
+        is_founder = not rooms.log.appended.members and not self._choices.now.seeds
+        if await rooms.wait_known(_FOUNDED_S if is_founder else _KNOWN_S):
+            try:
+                await worker.disown()
+            except SkulkError as error:
+                # The worker says the same again once it runs.
+                _log.info("runners of the last start are still in the state: %s", error.message)
+
     async def _start_api(
-        self,
-        stack: AsyncExitStack,
-        gateway: LocalGateway,
-        replica: Replica,
-        store: Store,
-        worker: WorkerService,
+        self, stack: AsyncExitStack, dependencies: _MakeDependencies, rooms: Rooms
     ) -> None:
         """Serve; returns once our own port answers as us."""
         host, port = self._settings.api_address()
-        choices_file = ChoicesFile(self._disk, self._home.path / "choices.json")
-        choices = await run_blocking(choices_file.read)
         is_local = host is None or is_loopback(host)
         server = ApiServer(clock=self._clock)
-        door = OpenDoor(server, replica, choices.open_host if is_local else host)
+        wanted_host = self._choices.now.open_host if is_local else host
+        door = OpenDoor(server, rooms.replica, wanted_host)
 
         async def keep(open_host: str | None) -> None:
-            await run_blocking(choices_file.write, Choices(open_host=open_host))
+            def opened(kept: Choices) -> Choices:
+                return kept.model_copy(update={"open_host": open_host})
+
+            await self._choices.change(opened)
             door.want(open_host)
 
-        listeners = ApiListeners(server, replica, keep)
-        app = create_app(self._behind_api(gateway, replica, store, worker, door, listeners))
+        listeners = ApiListeners(server, rooms.replica, keep)
+        app = create_app(dependencies(door, listeners))
+        rooms.calls.serve(CallApi, app.peers.handle)
         await server.start(app, port=port, host=host if is_local else None)
         self._on_stop(stack, "api", _API_STOP_S, partial(server.close, _API_STOP_S))
         self._tasks.start(door.run(), name="open door")
+        self.api_port = server.port
         _log.info("serving at %s", ", ".join(server.urls()))
         answering = host if host is not None and is_local else "127.0.0.1"
         await wait_own_port(answering, server.port, boot_id=self._face.boot_id, clock=self._clock)
 
-    def _behind_api(
-        self,
-        gateway: LocalGateway,
-        replica: Replica,
-        store: Store,
-        worker: WorkerService,
-        door: OpenDoor,
-        listeners: ApiListeners,
-    ) -> ApiDependencies:
-        node_id = self._identity.node_id
-        models = NodeModels(
-            node_id=node_id,
-            store=store,
-            models_dir=self._settings.models_dir,
-            downloads=worker.transfers,
-            state=replica,
-            readings=self._table,
-            environment=os.environ,
-            home=Path.home(),
-        )
-        health = DerivedHealth(
-            node_id=node_id,
-            state=replica,
-            readings=self._table,
-            switches=lambda: self._switches(door),
-            clock=self._clock,
-        )
-        placements = PreviewService(
-            node_id=node_id, state=replica, readings=self._table, models=models, clock=self._clock
-        )
-        alone = LoneNode(self._face, replica)
-        logs = NodeLogFiles(node_id=node_id, name=self._settings.name, directory=self._home.logs)
-        return ApiDependencies(
-            face=self._face,
-            clock=self._clock,
-            tasks=self._tasks,
-            gateway=gateway,
-            state=replica,
-            readings=self._table,
-            health=health,
-            placements=placements,
-            inference=worker,
-            is_reachable=lambda peer: peer == node_id,
-            models=models,
-            listeners=listeners,
-            cluster=alone,
-            logs=logs,
-            peers=alone,
-            random=self._random,
-            allowed_hosts=self._settings.allowed_hosts,
-            max_concurrent_requests=self._settings.max_concurrent_requests,
-        )
+    async def _join(self, joining: NodeJoining, token: str) -> None:
+        """Join by the invitation that this start was given, unless that is done already.
 
-    def _switches(self, door: OpenDoor) -> Switches:
-        return Switches(
-            has_worker=self._settings.worker,
-            has_api=self._settings.serve_api,
-            has_downloads=self._settings.downloads,
-            is_offline=self._settings.offline,
-            wants_open_api=door.wanted_host is not None,
-        )
+        What cannot succeed ends the node with its reason; what may is tried again.
+        """
+        wish = JoinBody(token=token, discard=self._loaded.discard)
+        if joining.is_pointless(token):
+            _log.info("this node is a member already; the invitation is not used")
+            return
+        while True:
+            try:
+                await joining.join(wish)
+            except SkulkError as error:
+                _log.error(
+                    "joining failed: %s", error.message,
+                    extra={"code": error.code, "remedy": error.remediation},
+                )  # fmt: skip
+                if error.code != "cluster.join_failed":
+                    self._has_died = True
+                    self._stop_asked.set()
+                    return
+                await sleep(_JOIN_RETRY_S)
+            else:
+                return
 
     def _on_stop(
         self,
@@ -352,7 +348,7 @@ class Node:
 
         async def bounded() -> None:
             try:
-                async with timeout(within_s + 0.5):
+                async with timeout(within_s + _GRACE_S):
                     late = await close()
             except TimeoutError:
                 _log.error("%s was not closed within %g s", name, within_s)
@@ -361,9 +357,3 @@ class Node:
                 _log.warning("%s was closed, but for %s", name, late)
 
         stack.push_async_callback(bounded)
-
-
-def _no_downloads(settings: Settings) -> NoDownloads | None:
-    if settings.offline:
-        return "offline"
-    return None if settings.downloads else "disabled"

@@ -88,6 +88,7 @@ class Rooms:
     ) -> None:
         self._spec = spec
         self._parts = parts
+        self.clock: Final = parts.clock
         self.journal: Final = journal
         self.calls: Final = ControlCalls(parts.transport, rng=parts.rng, tasks=parts.tasks)
         self.log: Final = ClusterLog(
@@ -160,8 +161,9 @@ class Rooms:
 
     def set_api_port(self, port: int) -> None:
         """Say where this node serves HTTP; the others are told."""
-        self._api_port = port
-        self._is_stale.set()
+        if port != self._api_port:
+            self._api_port = port
+            self._is_stale.set()
 
     async def wait_known(self, within_s: float) -> bool:
         """Wait until the cluster counts this node as present; False when it does not in time."""

@@ -73,6 +73,16 @@ class NodeJoining:
         self._joining = asyncio.Lock()
         self._has_joined = False
 
+    def is_pointless(self, token: str) -> bool:
+        """Say whether a node that is given an invitation at every start has used it already.
+
+        Raises:
+            ClusterError: `cluster.token_invalid`.
+        """
+        state = self._node.state.state
+        is_member = bool(state.members.keys() - {self._node.identity.node_id})
+        return is_member or read_token(token).cluster_id == self._node.identity.cluster_id
+
     async def join(self, wish: JoinBody) -> Joined:
         """Become a member of another cluster; see `ClusterControl.join`.
 

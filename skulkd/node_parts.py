@@ -1,0 +1,344 @@
+"""Builds what stands on a node's rooms: store, worker, data path and what the API needs of them."""
+
+import importlib
+import logging
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from protocol.ids import NodeId
+from protocol.readings import NoDownloads
+from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.node_cluster import ClusterRoomsAccess, NodeCluster
+from skulkd.api.node_health import DerivedHealth
+from skulkd.api.node_joining import JoiningAccess, NodeJoining
+from skulkd.api.node_logs import NodeLogFiles
+from skulkd.api.node_models import NodeModels
+from skulkd.api.node_names import name_of
+from skulkd.api.node_sight import NodeSight
+from skulkd.api.open_door import OpenDoor
+from skulkd.api.peer_api_client import PeerApiClient
+from skulkd.api.previews import PreviewService
+from skulkd.api.server import ApiListeners
+from skulkd.cluster.addresses import PeerAddress, parse_cluster, parse_peer
+from skulkd.cluster.closed_transport import ClosedTransport
+from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, DoorTransport
+from skulkd.cluster.discovery import Discovery
+from skulkd.cluster.file_client import FileClient
+from skulkd.cluster.file_plane import FilePlane
+from skulkd.cluster.file_server import FileServer
+from skulkd.cluster.interfaces import read_machine
+from skulkd.cluster.join_guest import JoinGuest
+from skulkd.cluster.peer_holdings import ReadHoldings
+from skulkd.cluster.readings_table import ReadingsTable
+from skulkd.config import LoadedSettings, Settings
+from skulkd.core.health import Switches
+from skulkd.data_rooms import DataRooms
+from skulkd.own_membership import OwnMembership
+from skulkd.rooms import Rooms
+from skulkd.runtime.choices import KeptChoices
+from skulkd.runtime.clock import SystemClock
+from skulkd.runtime.disk import Disk
+from skulkd.runtime.home import Home
+from skulkd.runtime.identity import Identity
+from skulkd.runtime.tasks import OnDeath, Tasks, run_blocking
+from skulkd.worker.readings import JournalStatus
+from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
+from store.layout import StoreLayout
+from store.peer_pull import PeerSources
+from store.service import Store
+
+_log = logging.getLogger(__name__)
+
+
+def operator_peers(settings: Settings) -> tuple[PeerAddress, ...]:
+    """Read `--peer`, which has been checked when the settings were loaded."""
+    return tuple(map(parse_peer, settings.peers))
+
+
+def door_settings(settings: Settings, kept_base_port: int) -> DoorSettings:
+    """Say where this node listens for others, once it is open."""
+    return DoorSettings(
+        address=parse_cluster(settings.cluster_address),
+        bind=settings.bind,
+        advertise=settings.advertise,
+        kept_base_port=kept_base_port,
+    )
+
+
+def door_parts(
+    settings: Settings,
+    identity: Identity,
+    face: NodeFace,
+    *,
+    clock: SystemClock,
+    rng: random.Random,
+    on_death: OnDeath,
+) -> DoorParts:
+    """Say what opening takes: libraries that a node that is alone never loads."""
+
+    def make_transport() -> DoorTransport:
+        from skulkd.cluster.zmq_transport import ZmqTransport
+
+        return ZmqTransport(
+            identity.keys,
+            boot_id=face.boot_id,
+            build=face.version,
+            cluster_id=lambda: identity.cluster_id,
+            clock=clock,
+            rng=rng,
+            on_death=on_death,
+        )
+
+    def make_discovery() -> Discovery:
+        from skulkd.cluster.mdns_discovery import MdnsDiscovery
+
+        return MdnsDiscovery(identity.node_id)
+
+    return DoorParts(
+        load=_load_libraries,
+        make_transport=make_transport,
+        make_discovery=make_discovery if settings.mdns else None,
+        read_machine=read_machine,
+    )
+
+
+def _load_libraries() -> None:
+    importlib.import_module("skulkd.cluster.zmq_transport")
+
+
+def _no_downloads(settings: Settings) -> NoDownloads | None:
+    if settings.offline:
+        return "offline"
+    return None if settings.downloads else "disabled"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeParts:
+    """What the parts are built from."""
+
+    loaded: LoadedSettings
+    home: Home
+    identity: Identity
+    face: NodeFace
+    rooms: Rooms
+    transport: ClosedTransport
+    door: ClusterDoor
+    membership: OwnMembership
+    choices: KeptChoices
+    table: ReadingsTable
+    disk: Disk
+    clock: SystemClock
+    rng: random.Random
+    tasks: Tasks
+    on_death: OnDeath
+    restart: Callable[[], None]
+
+    @property
+    def settings(self) -> Settings:
+        """Of this node."""
+        return self.loaded.settings
+
+    async def open_store(self) -> tuple[Store, FileServer]:
+        """Open the store, with the other nodes as its first source, and what gives it to them.
+
+        The server is closed after the tasks.
+        """
+        client = FileClient(self.transport, rng=self.rng)
+        settings = self.settings
+        store = Store(
+            StoreLayout(settings.models_dir),
+            clock=self.clock,
+            downloads_enabled=settings.downloads,
+            offline=settings.offline,
+            peers=PeerSources(
+                node_id=self.identity.node_id,
+                files=client,
+                holdings=ReadHoldings(
+                    self.transport,
+                    readings=lambda: self.table.readings,
+                    name_of=self._name_of,
+                ),
+            ),
+        )
+        for rest in await run_blocking(store.recover):
+            _log.info("%s: %s", rest.path, rest.problem)
+        server = FileServer(self.transport, store.offers, tasks=self.tasks)
+        FilePlane(self.transport, server=server, client=client)
+        return store, server
+
+    def make_worker(self, store: Store) -> WorkerService:
+        """Make the worker; it does nothing before it is started."""
+
+        def journal() -> JournalStatus:
+            health = self.rooms.journal.health()
+            return JournalStatus(durable=health.mode == "durable", unwritten=health.n_unwritten)
+
+        settings = self.settings
+        return WorkerService(
+            WorkerSettings(
+                node_id=self.identity.node_id,
+                home=self.home.path,
+                models_dir=settings.models_dir,
+                environment=os.environ,
+                build=self.face.version,
+                role=self.face.role,
+                backends=settings.backends,
+                llama_server_bin=settings.llama_server_bin,
+                no_downloads=_no_downloads(settings),
+                max_output_tokens=settings.max_output_tokens,
+            ),
+            WorkerSurroundings(
+                gateway=self.rooms.gateway,
+                view=self.rooms.replica,
+                store=store,
+                table=self.table,
+                clock=self.clock,
+                disk=self.disk,
+                journal=journal,
+                on_death=self.on_death,
+            ),
+        )
+
+    def open_data(self, store: Store, worker: WorkerService) -> DataRooms:
+        """Let requests of other nodes in, and those of this one out."""
+        return DataRooms(
+            rooms=self.rooms,
+            transport=self.transport,
+            worker=worker,
+            held=store.offers.held,
+            table=self.table,
+            clock=self.clock,
+            rng=self.rng,
+            tasks=self.tasks,
+        )
+
+    def make_joining(self, api_port: Callable[[], int]) -> NodeJoining:
+        """Make what joins other clusters.
+
+        Args:
+            api_port: Gives where HTTP is served.
+        """
+        return NodeJoining(
+            JoiningAccess(
+                identity=self.identity,
+                name=self.settings.name,
+                role=self.face.role,
+                build=self.face.version,
+                boot_id=self.face.boot_id,
+                api_port=api_port,
+                journal=str(self.home.journal),
+                state=self.rooms.replica,
+                door=self.door,
+                choices=self.choices,
+                make_guest=self._make_guest,
+                peers=operator_peers(self.settings),
+                restart=self.restart,
+            )
+        )
+
+    def behind_api(
+        self,
+        store: Store,
+        worker: WorkerService,
+        data: DataRooms,
+        joining: NodeJoining,
+        door: OpenDoor,
+        listeners: ApiListeners,
+    ) -> ApiDependencies:
+        """Give what the API is built from."""
+        rooms, node_id = self.rooms, self.identity.node_id
+        models = NodeModels(
+            node_id=node_id,
+            store=store,
+            models_dir=self.settings.models_dir,
+            downloads=worker.transfers,
+            state=rooms.replica,
+            readings=self.table,
+            environment=os.environ,
+            home=Path.home(),
+        )
+        sight = NodeSight(
+            node_id=node_id,
+            log=rooms.log,
+            masters=rooms.mastership,
+            links=self.transport,
+            door=self.door,
+            clock=self.clock,
+        )
+        health = DerivedHealth(
+            node_id=node_id,
+            state=rooms.replica,
+            readings=self.table,
+            switches=lambda: self._switches(door),
+            clock=self.clock,
+            sight=sight.look,
+        )
+        placements = PreviewService(
+            node_id=node_id,
+            state=rooms.replica,
+            readings=self.table,
+            models=models,
+            clock=self.clock,
+            unheard=sight.unheard,
+        )
+        return ApiDependencies(
+            face=self.face,
+            clock=self.clock,
+            tasks=self.tasks,
+            gateway=rooms.gateway,
+            state=rooms.replica,
+            readings=self.table,
+            health=health,
+            placements=placements,
+            inference=data.inference,
+            is_reachable=rooms.mastership.is_reachable,
+            models=models,
+            listeners=listeners,
+            cluster=NodeCluster(self._cluster_access(), joining),
+            logs=NodeLogFiles(node_id=node_id, name=self.settings.name, directory=self.home.logs),
+            peers=PeerApiClient(rooms.calls),
+            random=self.rng,
+            allowed_hosts=self.settings.allowed_hosts,
+            max_concurrent_requests=self.settings.max_concurrent_requests,
+            cancels=data.cancels,
+        )
+
+    def _cluster_access(self) -> ClusterRoomsAccess:
+        rooms = self.rooms
+        return ClusterRoomsAccess(
+            identity=self.identity,
+            name=self.settings.name,
+            build=self.face.version,
+            transport=self.transport,
+            door=self.door,
+            log=rooms.log,
+            mastership=rooms.mastership,
+            gateway=rooms.gateway,
+            host=self.membership.host,
+            choices=self.choices,
+            clock=self.clock,
+            random_bytes=os.urandom,
+            is_durable=lambda: rooms.journal.health().mode == "durable",
+        )
+
+    def _make_guest(self) -> JoinGuest:
+        from skulkd.cluster.zmq_guest_dialler import ZmqGuestDialler
+
+        return JoinGuest(dialler=ZmqGuestDialler(), clock=self.clock)
+
+    def _name_of(self, node_id: NodeId) -> str:
+        return name_of(self.rooms.replica.state, node_id)
+
+    def _switches(self, door: OpenDoor) -> Switches:
+        return Switches(
+            has_worker=self.settings.worker,
+            has_api=self.settings.serve_api,
+            has_downloads=self.settings.downloads,
+            is_offline=self.settings.offline,
+            wants_open_api=door.wanted_host is not None,
+        )
