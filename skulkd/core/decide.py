@@ -249,13 +249,24 @@ def _revoke_api_key(state: ClusterState, command: RevokeApiKey) -> tuple[Event, 
 def _change_settings(state: ClusterState, command: ChangeSettings) -> tuple[Event, ...]:
     if command.settings == state.settings:
         return ()
-    if command.settings.policy == "quorum" != state.settings.policy and state.is_minority_term:
-        # It would hold at once, and with it nothing could be changed any more, not even back.
-        raise ClusterError(
-            "cluster.minority_term",
-            "the policy cannot become quorum while this node was elected by half of the voters "
-            "or fewer",
-            remediation="Bring other members back, or remove those that are gone for good "
-            "(`skulk cluster remove`).",
-        )
+    if command.settings.policy == "quorum" != state.settings.policy:
+        _check_majority(state)
     return (SettingsChanged(settings=command.settings),)
+
+
+def _check_majority(state: ClusterState) -> None:
+    """Refuse what would hold at once and could not even be taken back by those that are there."""
+    voters = [member for member in state.members.values() if member.is_voter]
+    n_present = sum(member.presence == "present" for member in voters)
+    if state.is_minority_term:
+        problem = "the master was elected by half of the voters or fewer"
+    elif voters and 2 * n_present <= len(voters):
+        problem = f"{n_present} of {len(voters)} voters are present"
+    else:
+        return
+    raise ClusterError(
+        "cluster.minority_term",
+        f"the policy cannot become quorum while {problem}: nothing could be changed any more",
+        remediation="Bring other members back, or remove those that are gone for good "
+        "(`skulk cluster remove`).",
+    )

@@ -64,7 +64,8 @@ def admit(state: ClusterState, command: AdmitMember, *, now_ms: int) -> tuple[Ev
     """Let a node in by an invitation, or renew what is known of a member.
 
     A guest is `joining`, without a vote, until it has come and renews itself: that it was admitted
-    may never reach it. One whose answer was lost may ask again, and uses nothing up.
+    may never reach it. One whose answer was lost may ask again, and uses nothing up. A member that
+    comes as a guest has given up its log, and with it what it had promised: it begins anew, too.
 
     Raises:
         RequestError: `request.invalid` for an id that is not the key's.
@@ -78,13 +79,19 @@ def admit(state: ClusterState, command: AdmitMember, *, now_ms: int) -> tuple[Ev
             remediation="Run the same build on both nodes; if they do, report this.",
         )
     known = state.members.get(command.node_id)
-    if known is not None:
+    if known is not None and known.public_key != command.public_key:
+        raise RequestError(
+            "request.invalid",
+            f"node {command.node_id} is a member with another public key",
+            remediation="Remove the node from the cluster, then let it join again.",
+        )
+    if known is not None and (command.token_id is None or not _may_begin_anew(state, known)):
         return _renew(known, command, now_ms)
     if command.token_id is not None:
         check_invitation(state, command.token_id, command.node_id, now_ms=now_ms)
     elif state.members:
         member_of(state, command.node_id)
-    if len(state.members) >= MAX_MEMBERS:
+    if known is None and len(state.members) >= MAX_MEMBERS:
         raise ClusterError(
             "cluster.full",
             f"the cluster has {len(state.members)} members and takes {MAX_MEMBERS}",
@@ -181,13 +188,13 @@ def settle(state: ClusterState, command: SettleTerm) -> tuple[Event, ...]:
     return (TermSettled(),)
 
 
+def _may_begin_anew(state: ClusterState, known: Member) -> bool:
+    """Say whether a member can lose its vote for a while: not if it is the master, or the last."""
+    is_needed = known.node_id == state.master or not voters_of(state) - {known.node_id}
+    return known.presence != "joining" and not is_needed
+
+
 def _renew(known: Member, command: AdmitMember, now_ms: int) -> tuple[Event, ...]:
-    if known.public_key != command.public_key:
-        raise RequestError(
-            "request.invalid",
-            f"node {command.node_id} is a member with another public key",
-            remediation="Remove the node from the cluster, then let it join again.",
-        )
     events: list[Event] = []
     present = known
     # With an invitation it is the inviter who speaks; the node itself has not come back yet.

@@ -149,8 +149,25 @@ def test_an_invitation_expires_by_the_newest_stamp_in_the_log_too() -> None:
 
 
 def test_a_guest_whose_answer_was_lost_asks_again_and_uses_nothing_up() -> None:
-    state = two().model_copy(update={"join_tokens": {a_token_id(): a_token(uses_left=0)}})
+    state = two("joining").model_copy(update={"join_tokens": {a_token_id(): a_token(uses_left=0)}})
     assert decided(state, an_admission(2, token=1, command=9)) == []
+
+
+@pytest.mark.parametrize("presence", ["present", "lost", "left"])
+def test_a_member_that_comes_as_a_guest_has_no_vote_until_it_is_back(presence: Presence) -> None:
+    state = two(presence).model_copy(update={"join_tokens": {a_token_id(): a_token(uses_left=1)}})
+    (joined,) = decided(state, an_admission(2, token=1))
+    assert isinstance(joined, MemberJoined)
+    assert (joined.member.presence, joined.token_id) == ("joining", a_token_id())
+    used_up = two(presence).model_copy(update={"join_tokens": {a_token_id(): a_token(uses_left=0)}})
+    assert refused(used_up, an_admission(2, token=1)).code == "cluster.token_used"
+
+
+def test_neither_the_master_nor_the_last_voter_loses_its_vote_by_an_invitation() -> None:
+    tokens = {a_token_id(): a_token()}
+    assert decided(two().model_copy(update={"join_tokens": tokens}), an_admission(1, token=1)) == []
+    alone = two("left").model_copy(update={"join_tokens": tokens, "master": a_node_id(2)})
+    assert decided(alone, an_admission(1, token=1)) == []
 
 
 def test_a_key_that_the_id_does_not_follow_from_is_refused() -> None:
@@ -330,5 +347,9 @@ def test_the_policy_changes_but_not_to_quorum_while_a_minority_rules() -> None:
     assert decided(two(), quorum) == [SettingsChanged(settings=quorum.settings)]
     minority = two().model_copy(update={"is_minority_term": True, "settled_seq": 9})
     assert refused(minority, quorum).code == "cluster.minority_term"
+    half = a_state(members=[a_member(1), a_member(2, presence="lost")])
+    assert "1 of 2 voters are present" in refused(half, quorum).message
+    left = a_state(members=[a_member(1), a_member(2, presence="left")])
+    assert decided(left, quorum) == [SettingsChanged(settings=quorum.settings)]
     keyed = ChangeSettings(command_id=a_command_id(), settings=ClusterSettings(loopback="keyed"))
     assert decided(minority, keyed) == [SettingsChanged(settings=keyed.settings)]
