@@ -1,0 +1,76 @@
+"""What a peer has told of itself: checked, and remembered between its hellos."""
+
+from collections import OrderedDict
+from typing import Final, NamedTuple, final
+
+from protocol.envelope import WIRE_VERSION, Port
+from protocol.hello import Hello, OtherWire
+from protocol.ids import NodeId
+from skulkd.cluster.addresses import join_address
+from skulkd.cluster.boot_watch import BootWatch
+from skulkd.cluster.link_views import Duplicate
+
+_MAX_CONNECTIONS: Final = 16
+
+
+class Connection(NamedTuple):
+    """One that the peer has made to this node."""
+
+    port: Port
+    fd: int | None
+    host: str
+
+
+@final
+class Acquaintance:
+    """One peer, by its hellos."""
+
+    def __init__(self, node_id: NodeId) -> None:
+        self._node_id = node_id
+        self._boots = BootWatch(node_id)
+        self._connections: OrderedDict[tuple[Port, bytes], Connection] = OrderedDict()
+        self.build: str | None = None
+        self.boot_id: str | None = None
+        self.host: str | None = None
+        """Where its newest hello came from."""
+        self.address: str | None = None
+        """Where it says that it listens, at the host that it dials from."""
+
+    def meet(self, key: tuple[Port, bytes], connection: Connection) -> bool:
+        """Remember a connection of the peer's; True when it is new."""
+        is_new = key not in self._connections
+        self._connections[key] = connection
+        self._connections.move_to_end(key)
+        if len(self._connections) > _MAX_CONNECTIONS:
+            self._connections.popitem(last=False)
+        self.host = connection.host
+        return is_new
+
+    def connections(self) -> tuple[Connection, ...]:
+        """Give the newest connections, some of which may be gone."""
+        return tuple(self._connections.values())
+
+    def hear(self, hello: Hello | OtherWire, own: Hello, *, now_s: float) -> str:
+        """Take over a hello; returns why nothing can be exchanged with who says so, or nothing."""
+        self.build = hello.build
+        if isinstance(hello, OtherWire):
+            return (
+                f"it speaks wire version {hello.wire} (build {hello.build}), and this node "
+                f"{WIRE_VERSION} (build {own.build}): run the same build on both"
+            )
+        if hello.node_id != self._node_id:
+            return f"it has the key of {self._node_id} and calls itself {hello.node_id}"
+        if hello.cluster_id != own.cluster_id:
+            return (
+                f"it belongs to cluster {hello.cluster_id}, and this node to {own.cluster_id}: "
+                "let one of them join again"
+            )
+        self.boot_id = hello.boot_id
+        if self.host is not None:
+            self._boots.note(hello.boot_id, self.host, now_s=now_s)
+            self.address = join_address(self.host, hello.base_port)
+        return ""
+
+    def duplicate(self, now_s: float) -> Duplicate | None:
+        """Name two processes on the peer's key."""
+        return self._boots.duplicate(now_s)

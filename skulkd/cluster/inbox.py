@@ -1,0 +1,219 @@
+"""What peers send to one port of this node: read in turns, each frame with its proven sender."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, final
+
+import zmq
+
+from protocol.clock import Clock
+from protocol.envelope import Port
+from skulkd.cluster.zmq_sockets import (
+    NOBLOCK,
+    Context,
+    Socket,
+    SocketReader,
+    endpoint,
+    make_inbox,
+    plain_host,
+)
+from skulkd.runtime.identity import KeyPair
+from skulkd.runtime.tasks import sleep, timeout
+
+PER_TURN: Final = 256
+TURN_S: Final = 0.002
+"""What one port may take of the loop before others have their turn."""
+_REBIND_S: Final = 5.0
+_LOOKS_EVERY: Final = 16
+"""Frames between two looks at the clock."""
+
+_log = logging.getLogger(__name__)
+
+
+class Origin(Protocol):
+    """Where a frame comes from, as ZeroMQ tells with it."""
+
+    @property
+    def connection(self) -> bytes:
+        """Leads back to the connection."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """The address at its other end."""
+        ...
+
+    @property
+    def fd(self) -> int | None:
+        """The descriptor of the connection; None when it is not told."""
+        ...
+
+
+@final
+class _FrameOrigin:
+    """Read from the frame only when somebody asks: that is once a connection."""
+
+    def __init__(self, head: zmq.Frame) -> None:
+        self._head = head
+
+    @property
+    def connection(self) -> bytes:
+        return self._head.bytes
+
+    @property
+    def host(self) -> str:
+        return plain_host(_property(self._head, "Peer-Address"))
+
+    @property
+    def fd(self) -> int | None:
+        text = _property(self._head, "__fd")
+        return int(text) if text.isdecimal() else None
+
+
+OnFrame = Callable[[Port, str, bytes | memoryview, Origin, float], None]
+"""Called with the port, the sender's user id, the frame, where it comes from, and the time."""
+
+
+@final
+class Inbox:
+    """One port; bound on any number of this machine's addresses.
+
+    Args:
+        context: With a ZAP handler.
+        port: Which.
+        keys: This node's.
+        clock: For the turns and the times of frames.
+        on_frame: Gets every frame; what it raises is a bug, logged, and costs that frame alone.
+    """
+
+    def __init__(
+        self, context: Context, port: Port, *, keys: KeyPair, clock: Clock, on_frame: OnFrame
+    ) -> None:
+        self._port: Port = port
+        self._clock = clock
+        self._on_frame = on_frame
+        self._socket: Socket = make_inbox(context, port, keys)
+        self._bound: set[str] = set()
+        self._number = 0
+        self._is_closed = False
+        self._reader = SocketReader(self._socket, self._drain)
+        self.n_malformed = 0
+        """Messages that are not one frame."""
+
+    def bind(self, hosts: Sequence[str], number: int) -> None:
+        """Listen on exactly these addresses; connections through those that stay are kept.
+
+        Raises:
+            zmq.ZMQError: The port is taken on one of them, or the address is not ours; those before
+                it are bound.
+        """
+        wanted = {endpoint(host, number) for host in hosts}
+        for gone in self._bound - wanted:
+            self._bound.discard(gone)
+            self._socket.unbind(gone)
+        self._number = number
+        for new in sorted(wanted - self._bound):
+            self._socket.setsockopt(zmq.IPV6, int("[" in new))
+            self._socket.bind(new)
+            self._bound.add(new)
+
+    async def rebind(self) -> None:
+        """Cut every connection at once; who is admitted comes back."""
+        for one in sorted(self._bound):
+            self._socket.unbind(one)
+        for one in sorted(self._bound):
+            async with timeout(_REBIND_S):
+                await self._bind_again(one)
+
+    async def _bind_again(self, address: str) -> None:
+        """Bind an address that ZeroMQ may not have let go of yet."""
+        while not self._is_closed:
+            try:
+                self._socket.bind(address)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise
+                await sleep(0.005)
+            else:
+                return
+
+    def cut(self, fd: int, host: str) -> bool:
+        """Cut one connection, and no other.
+
+        The descriptor belongs to ZeroMQ, which may have closed it by now, and its number may have
+        gone to something else: so what it names is looked at first, on a duplicate.
+
+        Returns:
+            False when it is no connection from `host` to this port any more.
+        """
+        try:
+            with socket.socket(fileno=os.dup(fd)) as connection:
+                is_it = (
+                    connection.getsockname()[1] == self._number
+                    and plain_host(str(connection.getpeername()[0])) == host
+                )
+                if is_it:
+                    connection.shutdown(socket.SHUT_RDWR)
+                return is_it
+        except OSError:
+            return False
+
+    def reply(self, connection: bytes, payload: bytes) -> bool:
+        """Answer on a connection that a frame came over; False when it is gone or will not take."""
+        if self._is_closed:
+            return False
+        try:
+            self._socket.send_multipart([connection, payload], NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Listen and read no more."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._reader.close()
+            self._socket.close(0)
+
+    def _drain(self) -> None:
+        now_s = self._clock.monotonic_s()
+        until_s = now_s + TURN_S
+        for number in range(PER_TURN):
+            if not number % _LOOKS_EVERY and number:
+                now_s = self._clock.monotonic_s()
+                if now_s > until_s:
+                    return
+            try:
+                head = self._socket.recv(NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self._take(head, now_s)
+            if self._is_closed:
+                return
+
+    def _take(self, head: zmq.Frame, now_s: float) -> None:
+        body = self._socket.recv(NOBLOCK, copy=False)
+        if body.more:
+            self.n_malformed += 1
+            self._skip_rest()
+            return
+        user_id = _property(head, "User-Id")
+        try:
+            self._on_frame(self._port, user_id, body.buffer, _FrameOrigin(head), now_s)
+        # ruff: ignore[blind-except]  one frame's bug must not end the reading of all
+        except Exception:
+            _log.exception("a frame from %s on the %s port was lost to a bug", user_id, self._port)
+
+    def _skip_rest(self) -> None:
+        while self._socket.recv(NOBLOCK, copy=False).more:
+            pass
+
+
+def _property(frame: zmq.Frame, name: str) -> str:
+    try:
+        value = frame.get(name)
+    except (zmq.ZMQError, UnicodeDecodeError):
+        return ""
+    return value if isinstance(value, str) else ""

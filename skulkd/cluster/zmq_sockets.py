@@ -1,0 +1,244 @@
+"""ZeroMQ sockets as every connection between nodes needs them, and reading them on the loop.
+
+Nothing here blocks. A socket is read through its descriptor: that is 12 times cheaper than a future
+a message (docs/decisions/0008), and it asks for one care. The descriptor tells only that something
+has happened; whether there is more to read must be asked after each reading.
+"""
+
+import asyncio
+import contextlib
+import resource
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, cast, final
+
+import zmq
+from zmq.utils import z85
+
+from protocol.envelope import PORTS, Port
+from skulkd.cluster.lanes import MAX_FRAME_BYTES, LaneRules
+from skulkd.runtime.identity import KeyPair
+
+Context = zmq.Context[zmq.Socket[bytes]]
+Socket = zmq.Socket[bytes]
+
+HANDSHAKE_S: Final = 3.0
+"""A connection that has not proved its key by then is cut."""
+BACKLOG: Final = 512
+MAX_SOCKETS: Final = 8192
+"""In one context. A peer costs three: the outbox, its monitor, and the monitor's other end."""
+WANTED_DESCRIPTORS: Final = 65536
+_N_INBOX_AHEAD: Final = 64
+"""Frames of one connection that wait to be read; after that, its sender waits."""
+CURVE_BYTES: Final = 64
+"""What encryption adds to a frame, at most: the command's name, flags, nonce and seal. ZeroMQ
+measures a frame before it has decrypted it."""
+_MONITOR_EVENT: Final = struct.Struct("=HI")
+_WATCHED: Final = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+)
+
+NOBLOCK: Final = int(zmq.NOBLOCK)
+POLLIN: Final = int(zmq.POLLIN)
+POLLOUT: Final = int(zmq.POLLOUT)
+"""As plain numbers: combining members of an enum costs as much as receiving a message."""
+
+LinkEvent = Literal["open", "denied", "not_the_server", "broken"]
+"""What becomes of a dialled connection: the handshake succeeded; the other end refused our key; it
+does not have the key that we expect; the connection is over."""
+
+
+def zap_domain(port: Port) -> bytes:
+    """Name what a key is shown to; one domain a port."""
+    return f"skulk.{port}".encode()
+
+
+def make_context() -> Context:
+    """Make a context with one I/O thread, for one port."""
+    context: Context = zmq.Context(io_threads=1)
+    context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+    return context
+
+
+def make_contexts() -> dict[Port, Context]:
+    """Make one for each port, so that no port's traffic waits for another's."""
+    _raise_descriptor_limit()
+    return {port: make_context() for port in PORTS}
+
+
+def make_inbox(context: Context, port: Port, keys: KeyPair) -> Socket:
+    """Make the socket that peers dial, not bound yet; its context must have a ZAP handler."""
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.CURVE_SERVER, 1)
+    _set_keys(socket, keys)
+    socket.setsockopt(zmq.ZAP_DOMAIN, zap_domain(port))
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES[port] + CURVE_BYTES)
+    socket.setsockopt(zmq.RCVHWM, _N_INBOX_AHEAD)
+    socket.setsockopt(zmq.SNDHWM, _N_INBOX_AHEAD)
+    socket.setsockopt(zmq.BACKLOG, BACKLOG)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, round(HANDSHAKE_S * 1000))
+    return socket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dial:
+    """Whom to dial, and as whom."""
+
+    host: str
+    """An IP address."""
+    port: int
+    server_key: bytes
+    keys: KeyPair
+
+
+def make_outbox(context: Context, dial: Dial, rules: LaneRules) -> Socket:
+    """Make a socket for one connection, not connected yet; when that ends, the socket is used up.
+
+    It queues nothing before it is connected and never connects anew by itself: what waits for a
+    peer waits in our own queues, and whether to dial again is decided with what a probe says.
+    """
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.CURVE_SERVERKEY, z85.encode(dial.server_key))
+    _set_keys(socket, dial.keys)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.RECONNECT_IVL, -1)
+    socket.setsockopt(zmq.IPV6, int(":" in dial.host))
+    socket.setsockopt(zmq.SNDHWM, rules.n_ahead)
+    socket.setsockopt(zmq.RCVHWM, _N_INBOX_AHEAD)
+    # Nothing comes back but the answer to a guest.
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES["election"] + CURVE_BYTES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, round(HANDSHAKE_S * 1000))
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, round(HANDSHAKE_S * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_IVL, round(rules.heartbeat_s * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(rules.silence_s * 1000))
+    # The other end, which does not ask for itself, forgets us when it hears nothing for as long.
+    socket.setsockopt(zmq.HEARTBEAT_TTL, round((rules.heartbeat_s + rules.silence_s) * 1000))
+    return socket
+
+
+def endpoint(host: str, port: int) -> str:
+    """Write an address as ZeroMQ reads it."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def plain_host(address: str) -> str:
+    """Give an IPv4 address as such when it comes dressed as an IPv6 one."""
+    return address.removeprefix("::ffff:") if "." in address else address
+
+
+def descriptor(socket: Socket) -> int:
+    """Give the descriptor that becomes readable when something has happened to a socket."""
+    return cast("int", socket.getsockopt(zmq.FD))
+
+
+def readiness(socket: Socket) -> int:
+    """Say whether a socket can be read (`POLLIN`) and written (`POLLOUT`) now."""
+    return cast("int", socket.getsockopt(zmq.EVENTS))
+
+
+def _set_keys(socket: Socket, keys: KeyPair) -> None:
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, z85.encode(keys.public_key))
+    socket.setsockopt(zmq.CURVE_SECRETKEY, z85.encode(keys.secret_key))
+
+
+def _raise_descriptor_limit() -> None:
+    """Allow this process as many descriptors as it may have: a hundred peers need 1,200."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit that it hides
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@final
+class SocketReader:
+    """Calls on the loop as long as a socket has something to read.
+
+    Args:
+        socket: Whose descriptor is watched; used on the loop's thread alone.
+        drain: Reads, without waiting, as much as may be read in one turn.
+    """
+
+    def __init__(self, socket: Socket, drain: Callable[[], None]) -> None:
+        self._socket = socket
+        self._drain = drain
+        self._loop = asyncio.get_running_loop()
+        self._fd = descriptor(socket)
+        self._is_closed = False
+        self._loop.add_reader(self._fd, self._turn)
+        self._loop.call_soon(self._turn)
+
+    def close(self) -> None:
+        """Watch no more; before the socket is closed."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.remove_reader(self._fd)
+
+    def _turn(self) -> None:
+        if self._is_closed or not readiness(self._socket) & POLLIN:
+            return
+        self._drain()
+        # A socket closed by what it said must not be asked.
+        if not self._is_closed and readiness(self._socket) & POLLIN:
+            self._loop.call_soon(self._turn)
+
+
+@final
+class Monitor:
+    """Tells what becomes of a socket's connection.
+
+    Args:
+        context: The socket's.
+        socket: Not connected yet.
+        name: For the monitor's endpoint; unique in the context.
+        tell: Called on the loop.
+    """
+
+    def __init__(
+        self, context: Context, socket: Socket, name: str, tell: Callable[[LinkEvent], None]
+    ) -> None:
+        self._watched = socket
+        self._tell = tell
+        address = f"inproc://monitor.{name}"
+        socket.monitor(address, _WATCHED)
+        self._socket = context.socket(zmq.PAIR)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.connect(address)
+        self._reader = SocketReader(self._socket, self._read)
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End it; before its socket is closed."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._reader.close()
+            self._watched.disable_monitor()
+            self._socket.close(0)
+
+    def _read(self) -> None:
+        while not self._is_closed:
+            try:
+                head = self._socket.recv(NOBLOCK)
+            except zmq.Again:
+                return
+            self._socket.recv(NOBLOCK)  # the endpoint
+            number, _ = _MONITOR_EVENT.unpack(head)
+            self._tell(_MEANING.get(number, "broken"))
+
+
+_MEANING: Final[dict[int, LinkEvent]] = {
+    zmq.EVENT_HANDSHAKE_SUCCEEDED.value: "open",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH.value: "denied",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL.value: "not_the_server",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL.value: "not_the_server",
+}
