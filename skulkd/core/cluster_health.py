@@ -14,6 +14,8 @@ from protocol.nodes import HealthReason, Level, Member
 from protocol.state import ClusterState
 from skulkd.core.member_decisions import voters_of
 
+ELECTION_S: Final = 10.0
+"""An election is over by then, as a rule; until then having no master is no more than a warning."""
 Mdns = Literal["off", "running", "failed"]
 _MS: Final = 1000
 _MINUTE_S: Final = 60
@@ -208,7 +210,7 @@ def _no_master(state: ClusterState, sight: ClusterSight) -> HealthReason:
         )
     return _reason(
         "cluster.no_master",
-        "error",
+        "error" if sight.masterless_s >= ELECTION_S else "warning",
         f"no master has been known for {age_text(sight.masterless_s)}: nothing can be changed; "
         f"the last one was {_name(state, state.master)}",
         "One is elected within seconds as a rule; what is loaded goes on serving. " + _SHOW,

@@ -122,6 +122,8 @@ def test_no_master_is_an_error_of_the_node_that_sees_none() -> None:
     assert "for 12 s" in found.reasons[0].message
     assert "the last one was box-1" in found.reasons[0].message
     assert health(masterless, number=2).level == "ok"
+    just_now = health(replace(masterless, masterless_s=1.5))
+    assert (just_now.level, codes(just_now)) == ("warning", ["cluster.no_master"])
 
 
 @pytest.mark.parametrize(
