@@ -238,7 +238,7 @@ class _Ear(RecordUpdateListener):
             if name == SERVICE_TYPE:
                 instance = _instance_of(getattr(record, "alias", "").lower())
                 if record.is_expired(now):
-                    self._thread.on_goodbye(instance)
+                    self._thread.hear_goodbye(instance)
                 else:
                     self._heard[instance] = True
             elif name.endswith("." + SERVICE_TYPE):

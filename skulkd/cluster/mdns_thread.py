@@ -68,7 +68,7 @@ class MdnsThread:
         self.pace = PacketPace()
         self.n_dropped = 0
         self.wish = Wish()
-        self.on_goodbye = on_goodbye
+        self._on_goodbye = on_goodbye
         self.on_report = on_report
         self._on_heard = on_heard
         self._heard_since_s = 0.0
@@ -103,14 +103,23 @@ class MdnsThread:
 
     def hear(self, name: str, txt: Mapping[bytes, bytes | None], hosts: Sequence[str]) -> None:
         """Hand on what a neighbour says, unless there is too much of it."""
+        if self._may_hear():
+            self._on_heard(name, txt, hosts)
+
+    def hear_goodbye(self, name: str) -> None:
+        """Hand on that a neighbour says goodbye, or is not renewed any more; likewise."""
+        if self._may_hear():
+            self._on_goodbye(name)
+
+    def _may_hear(self) -> bool:
         now_s = asyncio.get_running_loop().time()
         if now_s - self._heard_since_s >= 1.0:
             self._heard_since_s, self._n_heard = now_s, 0
         self._n_heard += 1
-        if self._n_heard > MAX_HEARD_PER_S:
-            self.n_dropped += 1
-        else:
-            self._on_heard(name, txt, hosts)
+        if self._n_heard <= MAX_HEARD_PER_S:
+            return True
+        self.n_dropped += 1
+        return False
 
     async def wait_other(self, wish: Wish, *, limit_s: float | None = None) -> None:
         """Wait until something else is wanted, or for so long."""
