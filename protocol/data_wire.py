@@ -12,13 +12,13 @@ lets the worker send in messages of frames. Totals, not differences: one that is
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 from typing import Final, NamedTuple, NoReturn, cast, get_args
 
 from pydantic import ValidationError
 
-from protocol.codec import decode_values, encode_values
+from protocol.codec import decode_trusted_values, encode_values
 from protocol.data_frames import (
     Chunk,
     Failed,
@@ -51,6 +51,7 @@ FRAME_BYTES: Final = 64 << 10
 UNKNOWN_STREAM: Final = -1
 """In a pulse answer: the worker has no such stream."""
 
+_MAX_BYTES: Final = MAX_PAYLOAD_BYTES["data"]
 _SPLIT_CHARS: Final = FRAME_BYTES // 4
 _SPLIT_LOGPROBS: Final = 32
 _ERROR_CHARS: Final = 4096
@@ -146,6 +147,7 @@ _NUMBERS: Final[dict[type[DataMessage], int]] = {
 _FRAMES_HEAD: Final = b"\x94\x06"
 """An array of four, the first of which is the number of `Frames`."""
 _FIX_ARRAY_MAX: Final = 15
+_ONE_FRAME: Final = b"\x91"
 
 
 def pack_message(message: ToWorker | Taken | PulseAnswer) -> bytes:
@@ -153,16 +155,17 @@ def pack_message(message: ToWorker | Taken | PulseAnswer) -> bytes:
     return encode_values((_NUMBERS[type(message)], *message))
 
 
-def pack_frames(stream: int, number: int, packed: Iterable[bytes]) -> bytes:
+def frames_head(stream: int) -> bytes:
+    """Give what all messages of frames of a stream begin with."""
+    return _FRAMES_HEAD + encode_values(stream)
+
+
+def pack_frames(head: bytes, number: int, packed: list[bytes]) -> bytes:
     """Make a message of frames that are packed already; at most `MAX_FRAMES`."""
-    parts = tuple(packed)
-    return b"".join((
-        _FRAMES_HEAD,
-        encode_values(stream),
-        encode_values(number),
-        _array_head(len(parts)),
-        *parts,
-    ))  # fmt: skip
+    start = head + encode_values(number)
+    if len(packed) == 1:
+        return start + _ONE_FRAME + packed[0]
+    return b"".join((start, _array_head(len(packed)), *packed))
 
 
 def pack_payload(messages: tuple[bytes, ...]) -> bytes:
@@ -176,7 +179,7 @@ def unpack_payload(payload: bytes) -> tuple[bytes, ...]:
     Raises:
         ProtocolError: `protocol.too_large`, `protocol.bad_frame`.
     """
-    messages = decode_values(payload, max_bytes=MAX_PAYLOAD_BYTES["data"])
+    messages = _decode(payload)
     if type(messages) is not tuple:
         _refuse("it is no array")
     items = cast("tuple[object, ...]", messages)
@@ -191,7 +194,7 @@ def unpack_message(packed: bytes) -> DataMessage:
     Raises:
         ProtocolError: `protocol.too_large`, `protocol.bad_frame`.
     """
-    values = decode_values(packed, max_bytes=MAX_PAYLOAD_BYTES["data"])
+    values = _decode(packed)
     if type(values) is not tuple or not values:
         _refuse("a message is no array")
     fields = cast("tuple[object, ...]", values)
@@ -203,6 +206,20 @@ def unpack_message(packed: bytes) -> DataMessage:
     if len(fields) != n_fields + 1:
         _refuse("a message has another number of fields")
     return build(fields)
+
+
+def _decode(data: bytes) -> object:
+    """Decode without a walk over the values: each is checked for its type where it is used."""
+    if len(data) > _MAX_BYTES:
+        raise ProtocolError(
+            "protocol.too_large",
+            f"a payload of {len(data)} bytes exceeds the limit of {_MAX_BYTES}",
+            remediation="Run the same build on both sides; if they are, report this.",
+        )
+    try:
+        return decode_trusted_values(data)
+    except ValueError as error:
+        raise _bad_frame(str(error) or type(error).__name__) from error
 
 
 def _array_head(n_items: int) -> bytes:
@@ -225,9 +242,7 @@ def pack_frame(frame: Frame) -> bytes:
 
 def pack_chunk(chunk: Chunk) -> tuple[bytes, ...]:
     """Encode a chunk, a long one as several frames that say the same."""
-    if not _is_short(chunk):
-        return tuple(map(pack_frame, split(chunk)))
-    return (pack_frame(chunk),)
+    return (pack_frame(chunk),) if _is_short(chunk) else tuple(map(pack_frame, _pieces_of(chunk)))
 
 
 def split(chunk: Chunk) -> tuple[Chunk, ...]:
@@ -469,7 +484,7 @@ def _failed(fields: tuple[object, ...]) -> Failed:
             message=_text(message) if is_known else f"{code[:100]}: {_text(message)}",
             remediation=_text(remediation),
             details={
-                name: _detail_value(item)
+                _text(name): _detail_value(item)
                 for name, item in cast("dict[str, object]", details).items()
             },
             retry_after_s=None if retry_after_s is None else _number(retry_after_s),
@@ -478,9 +493,11 @@ def _failed(fields: tuple[object, ...]) -> Failed:
 
 
 def _detail_value(value: object) -> DetailValue:
-    if value is not None and type(value) not in {str, int, float, bool}:
+    if value is None or type(value) in {str, int, bool}:
+        return cast("DetailValue", value)
+    if type(value) is not float:
         _refuse("a detail is no plain value")
-    return cast("DetailValue", value)
+    return _float(value)
 
 
 def _tuple(value: object, n_items: int) -> tuple[object, ...]:
@@ -506,7 +523,10 @@ def _float(value: object) -> float:
     # A float that is whole may come as an integer from another build of the library.
     if type(value) is not float and type(value) is not int:
         _refuse("a number is none")
-    return float(cast("float", value))
+    number = float(value)
+    if not isfinite(number):
+        _refuse("a number is not finite")
+    return number
 
 
 def _text(value: object) -> str:

@@ -114,7 +114,10 @@ class DataLinks:
         """
         if self._is_closed:
             return
-        self._waiting.setdefault(peer, deque()).append(packed)
+        waiting = self._waiting.get(peer)
+        if waiting is None:
+            waiting = self._waiting[peer] = deque()
+        waiting.append(packed)
         if self._flush_handle is None:
             self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
 

@@ -26,6 +26,7 @@ from protocol.data_wire import (
     Request,
     Taken,
     ToWorker,
+    frames_head,
     pack_chunk,
     pack_frame,
     pack_frames,
@@ -86,6 +87,8 @@ class _Stream:
     peer: NodeId
     request: Request
     credit_bytes: int
+    head: bytes
+    """What its messages of frames begin with."""
     runner: asyncio.Task[None] | None = None
     body: bytearray = field(default_factory=bytearray)
     arrived_bytes: int = 0
@@ -200,7 +203,7 @@ class DataServer:
         key = (peer, request.stream)
         if key in self._streams or key in self._ended:
             return
-        stream = _Stream(peer, request, request.credit_bytes)
+        stream = _Stream(peer, request, request.credit_bytes, frames_head(request.stream))
         refusal = self._refusal(peer, request)
         self._streams[key] = stream
         if refusal is not None:
@@ -367,7 +370,12 @@ class DataServer:
         self._links.flush()
 
     def _send(self, stream: _Stream) -> None:
-        waiting, stream.waiting, stream.waiting_bytes = stream.waiting, [], 0
+        waiting, n_bytes = stream.waiting, stream.waiting_bytes
+        stream.waiting, stream.waiting_bytes = [], 0
+        if n_bytes <= _MESSAGE_BYTES and len(waiting) <= MAX_FRAMES:
+            if waiting:
+                self._post(stream, waiting)
+            return
         start = n_bytes = 0
         for index, packed in enumerate(waiting):
             if index > start and (
@@ -376,11 +384,10 @@ class DataServer:
                 self._post(stream, waiting[start:index])
                 start, n_bytes = index, 0
             n_bytes += len(packed)
-        if start < len(waiting):
-            self._post(stream, waiting[start:])
+        self._post(stream, waiting[start:])
 
     def _post(self, stream: _Stream, packed: list[bytes]) -> None:
-        message = pack_frames(stream.request.stream, stream.n_messages, packed)
+        message = pack_frames(stream.head, stream.n_messages, packed)
         stream.n_messages += 1
         stream.n_sent_bytes += len(message)
         self._links.post(stream.peer, message)

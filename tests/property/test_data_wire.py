@@ -29,6 +29,7 @@ from protocol.data_wire import (
     PulseAnswer,
     Request,
     Taken,
+    frames_head,
     pack_chunk,
     pack_frame,
     pack_frames,
@@ -82,7 +83,7 @@ ANNOUNCED = Request(7, a_command_id(), an_instance_id(), 5, 1 << 20, b"d" * 32, 
 
 @given(NUMBERS, NUMBERS, st.lists(FRAMES, min_size=1, max_size=40))
 def test_frames_come_back_as_they_were(stream: int, number: int, frames: list[Frame]) -> None:
-    packed = pack_frames(stream, number, map(pack_frame, frames))
+    packed = pack_frames(frames_head(stream), number, [*map(pack_frame, frames)])
     assert unpack_message(packed) == Frames(stream, number, tuple(frames))
 
 
@@ -133,7 +134,7 @@ def test_random_bytes_raise_nothing_but_a_protocol_error(data: bytes) -> None:
 def test_a_flipped_byte_is_refused_or_still_a_sound_message(
     frames: list[Frame], data: st.DataObject
 ) -> None:
-    packed = bytearray(pack_frames(1, 2, map(pack_frame, frames)))
+    packed = bytearray(pack_frames(frames_head(1), 2, [*map(pack_frame, frames)]))
     place = data.draw(st.integers(0, len(packed) - 1))
     packed[place] ^= data.draw(st.integers(1, 255))
     try:
@@ -146,7 +147,8 @@ def test_a_flipped_byte_is_refused_or_still_a_sound_message(
 def _assert_sound(message: DataMessage) -> None:
     """A message that was let in can be used by those who trust its types."""
     if isinstance(message, Frames):
-        repacked = pack_frames(message.stream, message.number, map(pack_frame, message.frames))
+        frames = [*map(pack_frame, message.frames)]
+        repacked = pack_frames(frames_head(message.stream), message.number, frames)
         assert unpack_message(repacked) == message
         return
     assert unpack_message(pack_message(message)) == message
@@ -182,9 +184,34 @@ def test_a_message_out_of_bounds_is_refused(values: tuple[object, ...]) -> None:
 
 
 @pytest.mark.parametrize(
+    "packed",
+    [
+        b"\x92\x03\xc7\x00\x05",
+        b"\x92\x03\xd6\xff\x00\x00\x00\x00",
+        b"\x92\x03\x81\x01\x01",
+        b"\x91" * 2000,
+        b"\x92\x03\x01\x01",
+        b"",
+    ],
+    ids=["extension", "timestamp", "map with a number as key", "deep", "bytes behind", "empty"],
+)
+def test_what_msgpack_knows_and_we_do_not_is_refused(packed: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        unpack_message(packed)
+
+
+def test_a_payload_over_the_planes_limit_is_not_read() -> None:
+    with pytest.raises(ProtocolError, match="exceeds the limit"):
+        unpack_payload(bytes((1 << 20) + 1))
+
+
+@pytest.mark.parametrize(
     "frame",
     [
         (4, "later"),
+        (2, "stop", 1, 1, 0, float("nan"), None),
+        (1, "", "", (), (("t", float("inf"), ()),)),
+        (3, "engine.gone", "m", "r", {"a": float("inf")}, None),
         (0, -1),
         (1, "text"),
         (2, "bored", 1, 1, 0, None, None),
@@ -214,7 +241,9 @@ def test_an_error_code_of_a_later_build_arrives_with_its_words() -> None:
 
 def test_what_cannot_be_sent_is_replaced_and_holds_nothing_up() -> None:
     odd = Chunk("a\ud800", logprobs=(TokenLogprob("t", float("-inf")),))
-    got = unpack_message(pack_frames(1, 0, [pack_frame(odd), pack_frame(Chunk("b\udfff"))]))
+    got = unpack_message(
+        pack_frames(frames_head(1), 0, [pack_frame(odd), pack_frame(Chunk("b\udfff"))])
+    )
     assert isinstance(got, Frames)
     assert got.frames == (Chunk("a?", logprobs=(TokenLogprob("t", -9999.0),)), Chunk("b?"))
 
@@ -258,6 +287,6 @@ def test_a_task_may_hold_what_json_holds() -> None:
 
 
 def test_text_costs_a_string_and_no_more() -> None:
-    packed = pack_frames(1 << 47, 1000, [pack_frame(Chunk(" token"))])
+    packed = pack_frames(frames_head(1 << 47), 1000, [pack_frame(Chunk(" token"))])
     assert len(packed) <= 25
     assert decode_values(pack_frame(Chunk(" token"))) == " token"

@@ -336,8 +336,8 @@ def golden() -> dict[str, bytes]:
 
 def _data(message: data_wire.DataMessage) -> bytes:
     if isinstance(message, data_wire.Frames):
-        packed = map(data_wire.pack_frame, message.frames)
-        return data_wire.pack_frames(message.stream, message.number, packed)
+        packed = [*map(data_wire.pack_frame, message.frames)]
+        return data_wire.pack_frames(data_wire.frames_head(message.stream), message.number, packed)
     return data_wire.pack_message(message)
 
 

@@ -44,7 +44,9 @@ READERS: Final[Mapping[str, Callable[[bytes], object]]] = {
     "guest": joining.read_guest,
     "host": joining.read_host,
     "data": data_wire.unpack_message,
-    "frame": lambda packed: data_wire.unpack_message(data_wire.pack_frames(9, 0, [packed])),
+    "frame": lambda packed: data_wire.unpack_message(
+        data_wire.pack_frames(data_wire.frames_head(9), 0, [packed])
+    ),
     "files": files_wire.unpack_files,
     "telemetry": lambda packed: (
         telemetry_wire.unpack_reading(packed, a_node_id(1), now=NOW_S).reading
