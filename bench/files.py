@@ -27,7 +27,6 @@ from skulkd.cluster.file_server import FileServer
 from skulkd.cluster.transport import Peer
 from skulkd.cluster.zmq_transport import ZmqTransport
 from skulkd.runtime.clock import SystemClock
-from skulkd.runtime.tasks import Tasks
 from store.layout import ARTIFACTS, FILES, StoreLayout
 from store.peer_pull import PeerSources
 from store.service import Store, artifact_key
@@ -85,11 +84,12 @@ async def _node(
         rng=rng,
         on_death=lambda story, _error: failures.append(story),
     )
-    tasks = Tasks("bench", on_death=lambda story, _error: failures.append(story))
     client = FileClient(transport, rng=rng)
     peers = PeerSources(node_id=transport.node_id, files=client, holdings=_OneHolder(other.node_id))
     store = Store(StoreLayout(models), clock=SystemClock(), offline=True, peers=peers)
-    server = FileServer(transport, store.offers, tasks=tasks)
+    server = FileServer(
+        transport, store.offers, on_death=lambda story, _error: failures.append(story)
+    )
     FilePlane(transport, server=server, client=client)
     port = await transport.open([_HOST], 0)
     if other_port:
@@ -97,7 +97,6 @@ async def _node(
     try:
         yield transport, store, port
     finally:
-        await tasks.close(1.0)
         await server.close()
         await transport.close()
     if failures:

@@ -81,8 +81,9 @@ class AskLater(NamedTuple):
     reason: WaitReason
     retry_ms: Annotated[int, Field(ge=1, le=60_000)]
     done_bytes: Size = 0
-    """How much is hashed."""
+    """How much is hashed, or was sent to others: grows as long as waiting is not in vain."""
     total_bytes: Size = 0
+    """Of what is hashed."""
 
 
 RefusalReason = Literal["unknown", "changed", "failed", "not_open"]

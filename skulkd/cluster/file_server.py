@@ -14,6 +14,7 @@ from typing import Final, Protocol, final
 
 from protocol.errors import StoreError
 from protocol.files_wire import (
+    MAX_FILE_BYTES,
     MAX_FILES,
     ArtifactOpened,
     AskLater,
@@ -30,13 +31,14 @@ from protocol.files_wire import (
 )
 from protocol.ids import Digest, NodeId
 from skulkd.cluster.transport import LinkState, Transport
-from skulkd.runtime.tasks import Tasks, run_blocking_in, sleep
+from skulkd.runtime.tasks import OnDeath, Tasks, run_blocking_in, sleep
 from store.offers import Offer, UnhashedOffer
 
 _log = logging.getLogger(__name__)
 
 _PLANE: Final = "files"
 _N_THREADS: Final = 4
+_CLOSE_S: Final = 5.0
 _UNHASHABLE_S: Final = 60.0
 _MIN_RATE_BYTES_S: Final = 256 << 10
 """A slower rate, shared by all transfers, would be taken for a stall."""
@@ -96,7 +98,7 @@ class FileServer:
     Args:
         transport: The way to the other nodes.
         offers: What there is to give.
-        tasks: Owner of what is under way; closed by its owner before `close`.
+        on_death: Gets the story of a task that died of a bug.
         settings: How much to serve.
     """
 
@@ -105,12 +107,13 @@ class FileServer:
         transport: Transport,
         offers: OfferedFiles,
         *,
-        tasks: Tasks,
+        on_death: OnDeath,
         settings: FileServerSettings | None = None,
     ) -> None:
         self._transport = transport
         self._offers = offers
-        self._tasks = tasks
+        self._tasks = Tasks("file server", on_death=on_death)
+        self._is_closed = False
         self._settings = settings or FileServerSettings()
         self._pool = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="files")
         self._opening: dict[_Name, Digest] = {}
@@ -135,6 +138,8 @@ class FileServer:
 
     def on_request(self, sender: NodeId, request: FileRequest) -> None:
         """Take in a frame."""
+        if self._is_closed:
+            return
         match request:
             case OpenArtifact(request_id=request_id, key=key):
                 self._on_open((sender, request_id), key)
@@ -144,9 +149,11 @@ class FileServer:
                 self._end((sender, request_id))
 
     async def close(self) -> None:
-        """End the threads, after what they do now; the tasks have ended before."""
-        if self._hashed is not None:
-            await run_blocking_in(self._pool, self._hashed[1].close)
+        """Serve nothing more; a read that is under way ends first. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._tasks.close(_CLOSE_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # Opening.
@@ -163,7 +170,8 @@ class FileServer:
             if other.name[0] == name[0]:
                 self._end(other.name)
         if not self._has_room(name[0]):
-            self._answer_later(name, "busy")
+            # What the others get meanwhile shows that waiting is not in vain.
+            self._answer_later(name, "busy", min(self._n_sent_bytes, MAX_FILE_BYTES))
             return
         self._opening[name] = key
         self._tasks.start(self._open(name, key), name=f"open for {name[0]}", essential=False)

@@ -99,7 +99,12 @@ class Transfers:
 
         def show(progress: TransferProgress) -> None:
             self._put(card.model_id, progress)
-            if on_progress is not None:
+            if on_progress is None:
+                return
+            if progress.phase == "wait":
+                # The bytes of the node that is waited for, and not ours.
+                on_progress(None, None, _note(progress))
+            else:
                 on_progress(progress.done_bytes, progress.total_bytes, _note(progress))
 
         self._waiting[card.model_id] = self._waiting.get(card.model_id, 0) + 1
@@ -157,6 +162,11 @@ def _note(progress: TransferProgress) -> str:
 
     Phases after the download count from zero again, which the runner's own count never does.
     """
+    if progress.phase == "wait":
+        done = f"{progress.done_bytes} bytes"
+        if progress.total_bytes:
+            done = f"{progress.done_bytes / progress.total_bytes:.0%}"
+        return f"waiting for {progress.source}, {done}"
     if progress.phase == "download" or not progress.total_bytes:
         return f"{progress.phase} from {progress.source}"
     return f"{progress.phase}, {progress.done_bytes / progress.total_bytes:.0%}"

@@ -119,8 +119,8 @@ class PeerBusyError(PeerError):
     Args:
         error: What to say when there is no other way.
         retry_after_s: When.
-        done_bytes: How far it is with what it does first; grows while it gets on.
-        total_bytes: Of that; 0 when it only has too much to do.
+        done_bytes: How far it is with what it does first, be it for others; grows while it gets on.
+        total_bytes: Of that; 0 when there is no saying.
     """
 
     def __init__(

@@ -20,7 +20,6 @@ from skulkd.cluster.peer_holdings import ReadHoldings
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork, SimulatedTransport
 from skulkd.runtime.clock import LoopClock
-from skulkd.runtime.tasks import Tasks
 from skulkd.runtime.virtual_time import run_virtual
 from store.fetch import FetchPolicy
 from store.layout import StoreLayout
@@ -75,7 +74,6 @@ class FileNode:
         self.table = ReadingsTable()
         self.shown: list[TransferProgress] = []
         self.on_progress: Callable[[TransferProgress], None] = lambda _progress: None
-        self.tasks = Tasks(f"files of {node_id}", on_death=cluster.on_death)
         self.layout = StoreLayout(folder / node_id / "models")
         self.client = FileClient(self.transport, rng=cluster.rng, settings=options.client)
         holdings = ReadHoldings(
@@ -95,7 +93,10 @@ class FileNode:
             fail_point=options.fail_point,
         )
         self.server = FileServer(
-            self.transport, self.store.offers, tasks=self.tasks, settings=options.server
+            self.transport,
+            self.store.offers,
+            on_death=cluster.on_death,
+            settings=options.server,
         )
         self.plane = FilePlane(self.transport, server=self.server, client=self.client)
 
@@ -132,7 +133,6 @@ class FileNode:
     async def die(self) -> None:
         """End as a process that is killed, as far as others see."""
         await self.transport.close()
-        await self.tasks.close(1.0)
         await self.server.close()
 
 

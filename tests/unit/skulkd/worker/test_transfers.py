@@ -113,6 +113,7 @@ class FakeStore:
     def __init__(self, *, error: StoreError | None = None) -> None:
         self.error = error
         self.found: FakeArtifact | None = None
+        self.waited: tuple[tuple[int, int | None], ...] = ()
         self.n_cancelled = 0
 
     def locate(self, card: ModelCard) -> FakeArtifact | None:
@@ -122,6 +123,17 @@ class FakeStore:
         self, card: ModelCard, progress: Callable[[TransferProgress], None] | None = None
     ) -> FakeArtifact:
         assert progress is not None
+        for done_bytes, total_bytes in self.waited:
+            progress(
+                TransferProgress(
+                    phase="wait",
+                    done_bytes=done_bytes,
+                    total_bytes=total_bytes,
+                    rate_bytes_s=None,
+                    eta_s=None,
+                    source="peer nabc/den",
+                )
+            )
         try:
             for done_bytes in (25, 50, 75, 100):
                 progress(
@@ -149,9 +161,11 @@ class Notes:
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.done: list[int | None] = []
 
-    def add(self, _done_bytes: int | None, _total_bytes: int | None, note: str) -> None:
+    def add(self, done_bytes: int | None, _total_bytes: int | None, note: str) -> None:
         self.said.append(note)
+        self.done.append(done_bytes)
 
 
 class Bench:
@@ -248,6 +262,23 @@ def test_phases_after_the_download_still_show_that_something_moves() -> None:
         notes = Notes()
         await bench.transfers.ensure(a_card(), notes.add)
         assert notes.said == ["download from the index"] * 3 + ["verify, 100%"]
+        await bench.tasks.close(1.0)
+
+    run_virtual(story, limit_s=60.0)
+
+
+def test_the_bytes_of_a_node_that_is_waited_for_do_not_count_as_ours() -> None:
+    async def story() -> None:
+        store = FakeStore()
+        store.waited = ((10, 40), (7_000, None))
+        bench = Bench(store)
+        notes = Notes()
+        await bench.transfers.ensure(a_card(), notes.add)
+        assert notes.said[:2] == [
+            "waiting for peer nabc/den, 25%",
+            "waiting for peer nabc/den, 7000 bytes",
+        ]
+        assert notes.done[:3] == [None, None, 25]
         await bench.tasks.close(1.0)
 
     run_virtual(story, limit_s=60.0)
