@@ -7,12 +7,8 @@ here is that fast.
 """
 
 import asyncio
-import os
-import random
 import tempfile
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -34,20 +30,13 @@ from bench.sides import (
     stop,
     write_cards,
 )
-from protocol.ids import node_id_of
-from protocol.state import ClusterState
-from skulkd.cluster.curve_keys import make_key_pair
-from skulkd.cluster.transport import Peer
-from skulkd.cluster.zmq_transport import ZmqTransport
-from skulkd.runtime.clock import SystemClock
-from tests.support.builders import a_cluster_id, a_plan, a_state, an_instance, an_instance_id
 from tests.support.cluster import Cluster, cluster_of
 from tests.support.daemon import Daemon
-from tests.support.data_nodes import DataNode, Script, a_task, ask
+from tests.support.data_nodes import Script, a_task, ask
+from tests.support.zmq_nodes import two_zmq_nodes
 
 N_ROUNDS: Final = 7
 _HOST: Final = "127.0.0.1"
-_UP_S: Final = 10.0
 
 
 class _Hop:
@@ -178,7 +167,7 @@ N_FRAMES: Final = 4000
 async def _frames_a_second() -> Result:
     rates: list[float] = []
     used: list[float] = []
-    async with _two_nodes() as (asked, server):
+    async with two_zmq_nodes() as (asked, server):
         server.worker.script = Script(n_chunks=N_FRAMES, pause_s=0.0, slots=N_STREAMS)
         for number in range(5):
             began_s, used_s = time.perf_counter(), time.process_time()
@@ -202,57 +191,6 @@ async def _frames_a_second() -> Result:
         detail=f"{seen}; 5 rounds of {N_STREAMS} × {N_FRAMES}, both nodes in one process on one "
         f"core and ZeroMQ's threads, {median(used):.1f} µs of CPU a frame",
     )
-
-
-@asynccontextmanager
-async def _two_nodes() -> AsyncGenerator[tuple[DataNode, DataNode]]:
-    transports = [_transport(number) for number in range(2)]
-    peers: dict[str, Peer] = {}
-    for keys_public, transport in transports:
-        port = await transport.open([_HOST], 0)
-        peers[transport.node_id] = Peer(
-            node_id=transport.node_id, public_key=keys_public, addresses=(f"{_HOST}:{port}",)
-        )
-    for _, transport in transports:
-        transport.set_peers({peer.node_id: peer for peer in peers.values()})
-    async with asyncio.timeout(_UP_S):
-        while not all(transport.peers() for _, transport in transports):
-            await asyncio.sleep(0.01)
-    state = _state(transports[1][1])
-    asked, server = (DataNode(transport, state) for _, transport in transports)
-    try:
-        yield asked, server
-    finally:
-        for node in (asked, server):
-            await node.close()
-
-
-def _transport(number: int) -> tuple[bytes, ZmqTransport]:
-    keys = make_key_pair()
-
-    def die(story: str, error: BaseException) -> None:
-        raise AssertionError(story) from error
-
-    transport = ZmqTransport(
-        keys,
-        boot_id=os.urandom(8).hex(),
-        build="bench",
-        cluster_id=a_cluster_id,
-        clock=SystemClock(),
-        rng=random.Random(number),  # ruff: ignore[suspicious-non-cryptographic-random-usage]  spreads pauses
-        on_death=die,
-    )
-    assert transport.node_id == node_id_of(keys.public_key)
-    return keys.public_key, transport
-
-
-def _state(server: ZmqTransport) -> ClusterState:
-    """Let instance 2 be on the server."""
-    plan = a_plan()
-    shard = plan.shards[0].model_copy(update={"node_id": server.node_id})
-    instance = an_instance(2, plan=plan.model_copy(update={"shards": (shard,)}))
-    assert instance.instance_id == an_instance_id(2)
-    return a_state(instances=[instance])
 
 
 def run() -> list[Result]:
