@@ -105,19 +105,26 @@ class NodeClient:
         """Ask for a document."""
         return self._call("GET", path, kind, query=query)
 
-    def post(self, path: str, kind: type[AnswerT], body: FrozenModel | None = None) -> AnswerT:
+    def post(
+        self,
+        path: str,
+        kind: type[AnswerT],
+        body: FrozenModel | None = None,
+        *,
+        query: Query | None = None,
+    ) -> AnswerT:
         """Ask for a change."""
         content = (body.model_dump_json(exclude_none=True) if body is not None else "{}").encode()
-        return self._call("POST", path, kind, content=content)
+        return self._call("POST", path, kind, query=query, content=content)
 
     def put(self, path: str, kind: type[AnswerT], body: FrozenModel) -> AnswerT:
         """Ask for something to be replaced."""
         content = body.model_dump_json(exclude_none=True).encode()
         return self._call("PUT", path, kind, content=content)
 
-    def delete(self, path: str, kind: type[AnswerT]) -> AnswerT:
+    def delete(self, path: str, kind: type[AnswerT], *, query: Query | None = None) -> AnswerT:
         """Ask for something to be taken away."""
-        return self._call("DELETE", path, kind)
+        return self._call("DELETE", path, kind, query=query)
 
     @contextmanager
     def stream(

@@ -16,12 +16,12 @@ from skulk_tui.cli.following import Follower
 from skulk_tui.cli.instances import find_instances
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing, plain
-from skulk_tui.cli.session import Session
+from skulk_tui.cli.session import Session, terminal_width
 from skulk_tui.cli.suggestions import complete_node_or_instance, node_ids_of
 from skulk_tui.cli.verb import verb
 from skulk_tui.cli.waiting import state_of
 from skulk_tui.event_stream import ServerEvent
-from skulk_tui.formatting import strip_controls
+from skulk_tui.formatting import one_line, shorten, strip_controls
 
 MAX_LINES: Final = 1000
 
@@ -149,7 +149,7 @@ def show_events(
     document = session.client.get("/events", EventsDocument, query=query)
     records = [event_record(view) for view in document.events]
     if session.form in {"table", "wide"}:
-        _write_lines(session, [event_text(record) for record in records])
+        _write_lines(session, [_event_line(session, record) for record in records])
     else:
         session.output.show(
             Listing(
@@ -165,12 +165,20 @@ def show_events(
     return None
 
 
+def _event_line(session: Session, record: EventRecord) -> str:
+    """Write an event for people; on a terminal the facts of a node would fill a screen."""
+    text = event_text(record)
+    if not session.output.is_terminal or session.form == "wide":
+        return text
+    return shorten(one_line(text), terminal_width(session.environ))
+
+
 def _write_event(session: Session, event: ServerEvent) -> None:
     if event.event == "state_replaced":
         session.narrate(f"the node began anew from a snapshot at seq {event.id}")
         return
     record = event_record(read_answer(EventView, event.data.encode()))
-    _write_each(session, [record], [event_text(record)])
+    _write_each(session, [record], [_event_line(session, record)])
 
 
 # ---- Writing -----------------------------------------------------------------------------------

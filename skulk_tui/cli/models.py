@@ -1,10 +1,11 @@
-"""`skulk models list | show | import | pull | rm`: the catalogue and the files behind it."""
+"""`skulk models list | show | import | pull | rm | files`: the catalogue and its files."""
 
 from pathlib import Path
 from typing import Annotated, Final, get_args
 
 import typer
 
+from protocol.cluster_api import ClusterStorage
 from protocol.control_api import (
     CommandAccepted,
     FoundModels,
@@ -17,14 +18,16 @@ from protocol.control_api import (
 )
 from protocol.errors import ClientError, SkulkError
 from protocol.ids import ModelId, parse_model_id
-from skulk_tui.cli.answers import found_record, model_record, transfer_record
+from skulk_tui.cli import exit_codes
+from skulk_tui.cli.answers import found_record, model_record, names_of, transfer_record
 from skulk_tui.cli.instances import several_exit_code
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
-from skulk_tui.cli.records import ImportRecord, OutcomeRecord
+from skulk_tui.cli.records import FileRecord, ImportRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.suggestions import naming_the_nearest_model
+from skulk_tui.cli.suggestions import complete_node, naming_the_nearest_model
 from skulk_tui.cli.tables import (
+    files_table,
     imports_table,
     model_table,
     models_table,
@@ -32,10 +35,20 @@ from skulk_tui.cli.tables import (
     transfers_table,
 )
 from skulk_tui.cli.verb import group, verb
-from skulk_tui.cli.waiting import wait_until_downloaded
-from skulk_tui.client import path_of
+from skulk_tui.cli.waiting import state_of, wait_until_downloaded
+from skulk_tui.client import Query, path_of
+from skulk_tui.formatting import format_bytes
 
 FOUND_SOURCES: Final[tuple[FoundSource, ...]] = get_args(FoundSource)
+OnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="NODE",
+        help="Another node than the one that is asked, by name or id.",
+        autocompletion=complete_node,
+    ),
+]
 ModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="A model's id; see `skulk models list`.")
 ]
@@ -66,7 +79,7 @@ def add_model_verbs(app: typer.Typer) -> None:
         "pull",
         examples=(
             "skulk models pull HuggingFaceTB/SmolLM2-135M",
-            "skulk models pull my/model --no-wait",
+            "skulk models pull my/model --on studio --no-wait",
         ),
     )(pull_model)
     verb(
@@ -74,6 +87,9 @@ def add_model_verbs(app: typer.Typer) -> None:
         "rm",
         examples=("skulk models rm my/model", "skulk models rm my/model other/model --yes"),
     )(remove_models)
+    verb(models, "files", examples=("skulk models files", "skulk models files --on studio"))(
+        list_files
+    )
 
 
 def list_models(session: Session) -> int | None:
@@ -247,17 +263,18 @@ def pull_model(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="End a download; a later pull goes on from its rest.")
     ] = False,
+    on: OnOption = None,
 ) -> int | None:
     """Fetch a model's files to the node, verified before they count."""
     model_id = parse_model_id(model)
-    path = path_of("/store/models/{}/download", model_id)
+    path, query = path_of("/store/models/{}/download", model_id), _query(on)
     with naming_the_nearest_model(session, model_id):
         if cancel:
-            status = session.client.delete(path, TransferStatus)
+            status = session.client.delete(path, TransferStatus, query=query)
         else:
-            status = session.client.post(path, TransferStatus)
+            status = session.client.post(path, TransferStatus, query=query)
             if wait and status.state != "complete":
-                status = wait_until_downloaded(session, model_id)
+                status = wait_until_downloaded(session, model_id, query)
     record = transfer_record(status)
     session.output.show(
         Listing(
@@ -275,10 +292,11 @@ def remove_models(
     models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Model ids.")],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    on: OnOption = None,
 ) -> int | None:
     """Remove models' files from the node.
 
-    An imported model is forgotten and its file stays where it lies.
+    An imported model is forgotten and its file stays where it lies; with `--on` only files go.
     """
     known = {entry.id: entry for entry in session.client.get("/v1/models", ModelList).data}
     entries: list[ModelEntry] = []
@@ -287,12 +305,13 @@ def remove_models(
         if entry is None:
             raise unknown_value("a model", model, known, see="skulk models list")
         entries.append(entry)
-    session.confirm(f"Remove {', '.join(entry.id for entry in entries)}?", yes=yes)
+    where = f" from {on}" if on is not None else ""
+    session.confirm(f"Remove {', '.join(entry.id for entry in entries)}{where}?", yes=yes)
     outcomes: list[OutcomeRecord] = []
     errors: list[SkulkError] = []
     for entry in entries:
         try:
-            outcomes.append(_remove(session, entry))
+            outcomes.append(_remove(session, entry, on))
         except SkulkError as error:
             if error.code == "client.unreachable" or len(entries) == 1:
                 raise
@@ -317,11 +336,17 @@ def remove_models(
     return several_exit_code(errors, len(entries))
 
 
-def _remove(session: Session, entry: ModelEntry) -> OutcomeRecord:
-    is_custom = "custom" in entry.tags
+def _query(on: str | None) -> Query:
+    return {} if on is None else {"node": on}
+
+
+def _remove(session: Session, entry: ModelEntry, on: str | None) -> OutcomeRecord:
+    # The card is the whole cluster's; whoever names a node means what lies there.
+    is_custom = "custom" in entry.tags and on is None
     freed_bytes = 0
+    path = path_of("/store/models/{}", entry.id)
     try:
-        removed = session.client.delete(path_of("/store/models/{}", entry.id), RemovedModel)
+        removed = session.client.delete(path, RemovedModel, query=_query(on))
         freed_bytes = removed.freed_bytes
     except SkulkError as error:
         # A card that was imported has no files in the store; only the card is to go.
@@ -332,3 +357,42 @@ def _remove(session: Session, entry: ModelEntry) -> OutcomeRecord:
     return OutcomeRecord(
         target=entry.id, model_id=entry.id, outcome="removed", freed_bytes=freed_bytes
     )
+
+
+def list_files(session: Session, *, on: OnOption = None) -> int | None:
+    """List the model files on the nodes, and what space there is for more.
+
+    Exit code: 6 when a node did not answer.
+    """
+    storage = session.client.get("/store/storage", ClusterStorage, query=_query(on))
+    names = names_of(state_of(session))
+    disks = (storage, *storage.others)
+    records = [
+        FileRecord(
+            model_id=item.model_id,
+            node_id=disk.node_id,
+            node_name=names.get(disk.node_id, disk.node_id),
+            size_bytes=item.size_bytes,
+            in_use=item.in_use,
+            linked=item.linked,
+            path=item.path,
+        )
+        for disk in disks
+        for item in disk.items
+    ]
+    records.sort(key=lambda one: (one.model_id, one.node_name))
+    session.output.show(
+        Listing(
+            kind="files",
+            items=records,
+            tables=(files_table(records),),
+            names=[record.path for record in records],
+        )
+    )
+    for disk in disks:
+        free, total = format_bytes(disk.disk_free_bytes), format_bytes(disk.disk_total_bytes)
+        name = names.get(disk.node_id, disk.node_id)
+        session.narrate(f"{name}: {free} of {total} free in {disk.models_dir}")
+    for silent in storage.unanswered:
+        session.narrate(f"{silent.name or silent.node_id} did not answer: {silent.error.message}")
+    return exit_codes.PARTIAL if storage.unanswered else None

@@ -216,6 +216,19 @@ class ImportRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    """A model's files on one node."""
+
+    model_id: str
+    node_id: str
+    node_name: str
+    size_bytes: int
+    in_use: bool
+    linked: bool
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRecord:
     """What became of one target of a command that takes several."""
 

@@ -6,6 +6,7 @@ from skulk_tui.cli.output import Column, Table, key_values
 from skulk_tui.cli.records import (
     CandidateRecord,
     FailureRecord,
+    FileRecord,
     ImportRecord,
     InstanceRecord,
     KeyRecord,
@@ -505,5 +506,28 @@ def outcomes_table(outcomes: Sequence[OutcomeRecord]) -> Table:
                 format_bytes(one.freed_bytes),
             )
             for one in outcomes
+        ),
+    )
+
+
+def files_table(files: Sequence[FileRecord]) -> Table:
+    """One row per model and node."""
+    return Table(
+        (
+            Column("MODEL", least=16),
+            Column("NODE", least=8),
+            Column("SIZE", right=True),
+            Column("USE"),
+            Column("PATH", least=20, wraps=True, drop=1),
+        ),
+        tuple(
+            (
+                one.model_id,
+                one.node_name,
+                format_bytes(one.size_bytes),
+                "in use" if one.in_use else "imported" if one.linked else "idle",
+                one.path or UNKNOWN,
+            )
+            for one in files
         ),
     )

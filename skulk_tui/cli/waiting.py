@@ -16,7 +16,7 @@ from skulk_tui.cli.progress import (
     transfer_progress,
 )
 from skulk_tui.cli.session import Session, terminal_width
-from skulk_tui.client import budget_spent, path_of
+from skulk_tui.client import Query, budget_spent, path_of
 
 POLL_S: Final = 0.2
 UNREACHABLE_GRACE_S: Final = 10.0
@@ -171,8 +171,13 @@ def wait_until_gone(session: Session, instance_id: str) -> None:
         line.clear()
 
 
-def wait_until_downloaded(session: Session, model_id: str) -> TransferStatus:
+def wait_until_downloaded(session: Session, model_id: str, query: Query) -> TransferStatus:
     """Wait until a download has ended well, showing its progress.
+
+    Args:
+        session: Asks.
+        model_id: Whose files.
+        query: Names the node, where it is another one than the one that is asked.
 
     Raises:
         SkulkError: Why the download failed; `store.cancelled`; or `client.timeout`.
@@ -183,7 +188,7 @@ def wait_until_downloaded(session: Session, model_id: str) -> TransferStatus:
     try:
         with says_that_it_goes_on(session, hint):
             while True:
-                status = session.client.get(path, TransferStatus)
+                status = session.client.get(path, TransferStatus, query=query)
                 if status.state == "complete":
                     return status
                 if status.state != "running":

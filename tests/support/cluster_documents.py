@@ -4,6 +4,7 @@ import json
 
 from protocol.cluster_api import (
     ClusterDocument,
+    ClusterStorage,
     HandoverDone,
     Invitation,
     Joined,
@@ -16,11 +17,22 @@ from protocol.cluster_api import (
     StrangerView,
     TokenList,
     TokenView,
+    UnansweredNode,
 )
-from protocol.control_api import EventsDocument, EventView, NodeHealthView, NodeResourcesView
+from protocol.control_api import (
+    EventsDocument,
+    EventView,
+    NodeHealthView,
+    NodeResourcesView,
+    StorageDocument,
+    StoredModelView,
+)
+from protocol.errors import ErrorBody
 from protocol.ids import TokenId
 from tests.support.builders import (
     GIB,
+    MIB,
+    MODEL,
     NOW_MS,
     a_cluster_id,
     a_command_id,
@@ -163,6 +175,27 @@ def a_join() -> Joined:
 def a_handover() -> HandoverDone:
     """Make the answer to a handover."""
     return HandoverDone(master=a_node_id(2), name="node-2", term=4)
+
+
+def some_storage(*, is_answered: bool = True) -> ClusterStorage:
+    """Make the disks of both nodes; the second may have said nothing."""
+    held = StoredModelView(model_id=MODEL, size_bytes=100 * MIB, in_use=True, path="/models/a.gguf")
+    other = StorageDocument(
+        node_id=a_node_id(2), models_dir="/big", disk_free_bytes=GIB, disk_total_bytes=9 * GIB,
+        items=(held.model_copy(update={"in_use": False, "path": "/big/a.gguf"}),),
+    )  # fmt: skip
+    silent = UnansweredNode(
+        node_id=a_node_id(2),
+        name="node-2",
+        error=ErrorBody(code="cluster.peer_unreachable", message="the link is silent"),
+    )
+    return ClusterStorage(
+        node_id=a_node_id(),
+        models_dir="/models",
+        items=(held,),
+        others=(other,) if is_answered else (),
+        unanswered=() if is_answered else (silent,),
+    )
 
 
 def a_page(*messages: str, after: str = "1.100", **changes: object) -> LogsDocument:

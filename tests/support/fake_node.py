@@ -485,5 +485,6 @@ def _cluster_answers(node: FakeNode) -> None:
     on("DELETE", f"/v1/cluster/members/{a_node_id(2)}", accepted(7))
     on("PUT", "/v1/cluster/policy", accepted(8))
     on("POST", "/v1/cluster/handover", of_cluster.a_handover())
+    on("GET", "/store/storage", of_cluster.some_storage())
     on("GET", "/v1/logs", of_cluster.a_page())
     on("GET", "/events", of_cluster.some_events())

@@ -77,6 +77,7 @@ CASES = [
     Case(arguments=("models", "import", "/m/a.gguf"), kind="imports", record=records.ImportRecord),
     Case(arguments=("models", "pull", MODEL), kind="transfers", record=records.TransferRecord),
     Case(arguments=("models", "rm", MODEL, "--yes"), kind="outcomes", record=records.OutcomeRecord),
+    Case(arguments=("models", "files"), kind="files", record=records.FileRecord),
     Case(arguments=("chat", MODEL, "hello"), kind="chat", record=records.ChatRecord),
     Case(arguments=("keys", "create", "laptop"), kind="keys", record=records.KeyRecord),
     Case(arguments=("keys", "list"), kind="keys", record=records.KeyRecord),
@@ -231,6 +232,7 @@ def _routes() -> list[str]:
         "/v1/cluster/tokens",
         "/v1/cluster/handover",
         "/v1/logs",
+        "/store/storage",
         "/events",
     ]
 

@@ -157,6 +157,14 @@ def test_the_last_events_are_asked_for_by_seq(node: FakeNode) -> None:
     assert (query["after_seq"], query["limit"]) == (["37"], ["5"])
 
 
+def test_an_event_fills_one_line_of_a_terminal_and_the_whole_of_a_wide_one(node: FakeNode) -> None:
+    terminal, narrow = frozenset({"stdout"}), {"COLUMNS": "60"}
+    ran = skulk("events", node=node.url, terminals=terminal, environment=narrow)
+    assert {len(line) for line in ran.out.splitlines()} == {60}
+    wide = skulk("events", "-o", "wide", node=node.url, terminals=terminal, environment=narrow)
+    assert a_node_id() in wide.out
+
+
 def test_events_after_a_seq(node: FakeNode) -> None:
     node.on("GET", EVENTS, some_events(8))
     skulk("events", "--after", "7", node=node.url)

@@ -6,6 +6,7 @@ import pytest
 from protocol.control_api import FoundModels, FoundModelView, ModelList
 from protocol.errors import ErrorBody
 from tests.support.builders import GIB, MIB, MODEL
+from tests.support.cluster_documents import some_storage
 from tests.support.command_line import skulk
 from tests.support.fake_node import FakeNode, a_model, a_transfer, document, refusal
 
@@ -163,3 +164,36 @@ def test_an_unknown_model_names_the_nearest(node: FakeNode) -> None:
         node.on("GET", "/v1/models/test/tinny", refusal("request.model_not_found", status=404))
         ran = skulk("models", *arguments, node=node.url)
         assert (ran.code, ran.err.splitlines()[-1]) == (2, f"  remedy: Did you mean '{MODEL}'?")
+
+
+# ---- On other nodes ----------------------------------------------------------------------------
+
+
+def test_a_pull_on_another_node_is_asked_for_and_followed_there(node: FakeNode) -> None:
+    node.on("POST", DOWNLOAD, document(a_transfer(), status=202))
+    assert skulk("models", "pull", MODEL, "--on", "studio", node=node.url).code == 0
+    assert node.asked("POST", DOWNLOAD)[0].query == {"node": ["studio"]}
+    assert node.asked("GET", f"{DOWNLOAD}/status")[0].query == {"node": ["studio"]}
+
+
+def test_files_are_removed_from_another_node_and_the_card_stays(node: FakeNode) -> None:
+    node.on("GET", "/v1/models", ModelList(data=(a_model(tags=("custom",)),)))
+    ran = skulk("models", "rm", MODEL, "--on", "studio", "--yes", node=node.url)
+    assert ran.code == 0
+    assert node.asked("DELETE", f"/store/models/{MODEL}")[0].query == {"node": ["studio"]}
+    assert node.asked("DELETE", f"/models/custom/{MODEL}") == []
+
+
+def test_files_of_all_nodes_are_listed_with_the_space_left(node: FakeNode) -> None:
+    ran = skulk("models", "files", node=node.url)
+    first, second = ran.out.splitlines()[1:]
+    assert "in use" in first
+    assert "/big/a.gguf" in second
+    assert "1.00 GiB of 9.00 GiB free in /big" in ran.err
+
+
+def test_a_node_that_did_not_answer_makes_the_list_partial(node: FakeNode) -> None:
+    node.on("GET", "/store/storage", some_storage(is_answered=False))
+    ran = skulk("models", "files", node=node.url)
+    assert ran.code == 6
+    assert "node-2 did not answer: the link is silent" in ran.err
