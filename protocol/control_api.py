@@ -182,6 +182,9 @@ class InstanceView(ControlModel):
     slots: int
     in_flight: int | None = None
     queued: int | None = None
+    unreachable_nodes: tuple[NodeIdField, ...] = ()
+    """Those of its nodes that the answering node cannot send requests to now: while there are any,
+    it serves nobody there, whatever its phase."""
 
 
 class PreviewsDocument(ControlModel):

@@ -54,6 +54,7 @@ class ClusterRoutes:
             cluster,
             face=deps.face,
             now=deps.clock.monotonic_s(),
+            is_reachable=deps.is_reachable,
         )
         return json_reply(nodes_document(cluster, state))
 

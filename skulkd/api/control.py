@@ -99,7 +99,12 @@ class InstanceRoutes:
         """`GET /instance/{instance_id}`."""
         instance = self._find(request)
         now = self._deps.clock.monotonic_s()
-        view = instance_view(instance, self._deps.readings.readings, now=now)
+        view = instance_view(
+            instance,
+            self._deps.readings.readings,
+            now=now,
+            is_reachable=self._deps.is_reachable,
+        )
         return json_reply(view, camel=True)
 
     async def stop(self, request: Request) -> Answer:

@@ -124,6 +124,7 @@ class OpsRoutes:
             deps.cluster.status(),
             face=deps.face,
             now=now,
+            is_reachable=deps.is_reachable,
         )
         reply = json_reply(document, camel=True)
         self._cached_state = (state.seq, now, reply)

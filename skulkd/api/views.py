@@ -1,6 +1,6 @@
 """State and readings to the documents that clients read. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from protocol.cluster_api import ClusterDocument
@@ -32,8 +32,14 @@ _LEVELS: Final[dict[Level, HealthLevel]] = {"ok": "ok", "warning": "warn", "erro
 """The original's words, which its clients compare with."""
 
 
-def instance_view(instance: Instance, readings: Readings, *, now: float) -> InstanceView:
-    """Show one instance with how far its runners are."""
+def instance_view(
+    instance: Instance,
+    readings: Readings,
+    *,
+    now: float,
+    is_reachable: Callable[[NodeId], bool],
+) -> InstanceView:
+    """Show one instance with how far its runners are, and which of its nodes are out of reach."""
     reading = readings.instances.get(instance.instance_id)
     return InstanceView(
         instance_id=instance.instance_id,
@@ -61,6 +67,9 @@ def instance_view(instance: Instance, readings: Readings, *, now: float) -> Inst
         slots=instance.plan.slots,
         in_flight=reading.in_flight if reading else None,
         queued=reading.queued if reading else None,
+        unreachable_nodes=tuple(
+            shard.node_id for shard in instance.plan.shards if not is_reachable(shard.node_id)
+        ),
     )
 
 
@@ -99,6 +108,7 @@ def state_document(
     *,
     face: NodeFace,
     now: float,
+    is_reachable: Callable[[NodeId], bool],
 ) -> StateDocument:
     """Show the cluster; no secret and no hash of one leaves here.
 
@@ -109,6 +119,7 @@ def state_document(
         cluster: Who is master and who is heard, as this node sees it.
         face: This node.
         now: Monotonic, on the clock of the readings.
+        is_reachable: Whether this node can send requests to another.
     """
     return StateDocument(
         node_id=face.node_id,
@@ -120,7 +131,7 @@ def state_document(
         master=cluster.master,
         members=state.members,
         instances={
-            instance_id: instance_view(instance, readings, now=now)
+            instance_id: instance_view(instance, readings, now=now, is_reachable=is_reachable)
             for instance_id, instance in state.instances.items()
         },
         failures=state.failures,

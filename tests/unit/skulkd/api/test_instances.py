@@ -265,6 +265,22 @@ def test_instance_is_shown_in_camel_case_with_its_progress() -> None:
     with_api(story, daemon)
 
 
+def test_an_instance_out_of_reach_keeps_its_phase_and_says_where_it_is() -> None:
+    instance = make_instance("ready")
+
+    async def story(api: Api) -> None:
+        path = f"/instance/{instance.instance_id}"
+        near = read_answer(InstanceView, (await api.client.get(path)).content)
+        assert (near.phase, near.unreachable_nodes) == ("ready", ())
+        api.daemon.unreachable.add(NODE)
+        far = read_answer(InstanceView, (await api.client.get(path)).content)
+        assert (far.phase, far.unreachable_nodes) == ("ready", (NODE,))
+        state = read_answer(StateDocument, (await api.client.get("/state")).content)
+        assert state.instances[instance.instance_id].unreachable_nodes == (NODE,)
+
+    with_api(story, FakeDaemon(instance))
+
+
 def test_stop_and_retry_are_commands_about_the_instance() -> None:
     instance = make_instance("failed")
 
