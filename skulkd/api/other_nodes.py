@@ -21,7 +21,6 @@ from skulkd.api.control import mint
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Reply, Request
 from skulkd.api.node_names import find_node, name_of
-from skulkd.cluster.calls import PeerCalls
 
 CALL_TIMEOUT_S: Final = 20.0
 """Less than the 30 s that our own client waits."""
@@ -32,30 +31,6 @@ _MAX_PATH_CHARS: Final = 1024
 _MAX_QUERY_CHARS: Final = 4096
 
 DocumentT = TypeVar("DocumentT", bound=FrozenModel)
-
-
-@final
-class PeerCallsApi:
-    """Implements `PeerApi` over the requests between nodes.
-
-    Args:
-        calls: Asks.
-    """
-
-    def __init__(self, calls: PeerCalls) -> None:
-        self._calls = calls
-
-    async def call(self, node_id: NodeId, request: CallApi, *, timeout_s: float) -> ApiAnswer:
-        """Have a request answered there; see `PeerApi`."""
-        answer = await self._calls.ask(node_id, request, timeout_s=timeout_s)
-        if not isinstance(answer, ApiAnswer):
-            raise ClusterError(
-                "cluster.peer_unreachable",
-                f"node {node_id} answered something else than it was asked ({answer.kind})",
-                remediation="Run the same build on both nodes: `skulk nodes -o wide`.",
-                details={"node_id": node_id},
-            )
-        return answer
 
 
 @final
