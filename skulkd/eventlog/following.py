@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 class FollowingLimits:
     """How a member waits; the defaults are for use, others are for tests."""
 
-    fetch_s: float = 5.0
+    fetch_s: float = 3.0
     """For one answer of the master."""
     grace_s: float = 0.3
     """A heartbeat may overtake the events that it speaks of by so much."""

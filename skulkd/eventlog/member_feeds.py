@@ -92,8 +92,9 @@ class MemberFeeds:
         """Send nothing more."""
         self._is_closed = True
 
-    def _members(self) -> set[NodeId]:
-        return set(self._tail.appended.members).intersection(self._transport.peers())
+    def _members(self) -> list[NodeId]:
+        members = self._tail.appended.members
+        return [peer for peer in self._transport.peers() if peer in members]
 
     def _send(self, member: NodeId) -> None:
         feed = self._feeds.get(member)
