@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol, final
@@ -31,7 +32,14 @@ from protocol.files_wire import (
 )
 from protocol.ids import Digest, NodeId
 from skulkd.cluster.transport import LinkState, Transport
-from skulkd.runtime.tasks import OnDeath, Tasks, run_blocking_in, sleep
+from skulkd.runtime.tasks import (
+    OnDeath,
+    Tasks,
+    run_blocking,
+    run_blocking_in,
+    sleep,
+    timeout,
+)
 from store.offers import Offer, UnhashedOffer
 
 _log = logging.getLogger(__name__)
@@ -149,12 +157,14 @@ class FileServer:
                 self._end((sender, request_id))
 
     async def close(self) -> None:
-        """Serve nothing more; a read that is under way ends first. Idempotent."""
+        """Serve nothing more; a read that is under way ends first, or hangs. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
         await self._tasks.close(_CLOSE_S)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        with suppress(TimeoutError):
+            async with timeout(_CLOSE_S):
+                await run_blocking(partial(self._pool.shutdown, cancel_futures=True))
 
     # Opening.
 
