@@ -56,6 +56,7 @@ class DataRooms:
         self._server = DataServer(self._links, worker, tasks)
         self.inference: Final = ClusterInference(rooms.replica, worker, self._links, rng)
         self.cancels: Final = ClusterCancels(rooms.node_id, rooms.replica, rooms.calls, tasks)
+        self.cancels.add_here(self._server.cancel)
         self._holdings = HoldingsReport(
             node_id=rooms.node_id, held=held, table=table, view=rooms.replica, clock=clock
         )

@@ -76,10 +76,12 @@ class Telemetry:
             self._table.drop(node_id, key)
 
     def close(self) -> None:
-        """Tell and take nothing more; idempotent."""
+        """Tell and take nothing more, and forget all peers; idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
+        for peer in list(self._heard):
+            self.forget(peer)
         self._timer.cancel()
         self._unsubscribe()
         for own in self._own.values():

@@ -158,11 +158,12 @@ class DataServer:
         )
 
     def close(self) -> None:
-        """Refuse every later task; those that run go on until the worker or their owner ends them.
-
-        Idempotent.
-        """
+        """End every task with an error that says so, and refuse every later one; idempotent."""
         self._is_closing = True
+        for stream in list(self._streams.values()):
+            self._end(stream, _stopping().body())
+            self._close(stream)
+        self._flush_now()
 
     # ---- What the links call ----
 
@@ -219,12 +220,7 @@ class DataServer:
 
     def _refusal(self, peer: NodeId, request: Request) -> SkulkError | None:
         if self._is_closing:
-            return ClusterError(
-                "cluster.stopping",
-                "the node that serves this model is stopping",
-                remediation="Try again in a moment.",
-                retry_after_s=5,
-            )
+            return _stopping()
         if request.size_bytes > MAX_TASK_BYTES:
             return RequestError(
                 "request.too_large",
@@ -475,6 +471,15 @@ def _stalled(what: str, within_s: float) -> RequestError:
         "request.timeout",
         f"{what} for {within_s:.0f} s, so the task was ended",
         remediation="Send the request again, and read its answer as it comes.",
+    )
+
+
+def _stopping() -> ClusterError:
+    return ClusterError(
+        "cluster.stopping",
+        "the node that serves this model is stopping",
+        remediation="Try again in a moment.",
+        retry_after_s=5,
     )
 
 

@@ -493,13 +493,14 @@ def test_a_changed_task_is_refused() -> None:
     run(story)
 
 
-def test_a_node_that_stops_takes_no_more_tasks() -> None:
+def test_a_node_that_stops_says_so_and_takes_no_more_tasks() -> None:
     async def story(net: DataNetwork) -> None:
         api, worker = net.nodes
         running = start(ask(api, 2, a_task(1)))
         await until(lambda: worker.worker.n_running == 1)
         worker.server.close()
+        assert (await running).code == "cluster.stopping"
         assert (await ask(api, 2, a_task(2))).code == "cluster.stopping"
-        assert (await running).code == "finished"
+        assert worker.worker.n_running == 0
 
     run(story)

@@ -228,6 +228,17 @@ def test_a_member_that_goes_takes_its_readings_along() -> None:
     run(story)
 
 
+def test_whoever_stops_listening_keeps_nothing_of_others() -> None:
+    async def story(network: SimulatedNetwork, nodes: list[Node]) -> None:
+        for node in nodes:
+            node.table.put_node(node.reading())
+        await sleep(1)
+        nodes[0].telemetry.close()
+        assert nodes[0].table.readings.nodes.keys() == {nodes[0].node_id}
+
+    run(story)
+
+
 def test_a_node_tells_at_most_256_readings_and_more_are_not_taken() -> None:
     async def story(network: SimulatedNetwork, nodes: list[Node]) -> None:
         def reading(number: int) -> InstanceReading:
