@@ -154,6 +154,7 @@ def instance_record(view: InstanceView, names: Names) -> InstanceRecord:
         attempt=view.attempt,
         node_ids=node_ids,
         node_names=tuple(name_of(names, node_id) for node_id in node_ids),
+        unreachable_names=tuple(name_of(names, node_id) for node_id in view.unreachable_nodes),
         shape=view.plan.shape,
         backend=view.plan.backend,
         plan_id=view.plan.plan_id,

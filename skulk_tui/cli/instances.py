@@ -151,14 +151,16 @@ def retry_instance(
 def show_instance(session: Session, instance: InstanceArgument) -> int | None:
     """Show one instance: where it runs, how far it is, why it failed.
 
-    Exit code: 0 ready, 8 on its way, 1 failed.
+    Exit code: 0 ready, 8 on its way, 1 failed, 3 ready on a node that is out of reach.
     """
     state = state_of(session)
     (view,) = find_instances(state, instance)
     _show(session, instance_record(view, names_of(state)), seq=state.seq)
     if view.phase in LOADING_PHASES:
         return exit_codes.PENDING
-    return exit_codes.FAILED if view.phase == "failed" else exit_codes.OK
+    if view.phase == "failed":
+        return exit_codes.FAILED
+    return exit_codes.UNREACHABLE if view.unreachable_nodes else exit_codes.OK
 
 
 def _show(session: Session, record: InstanceRecord, *, seq: int | None = None) -> None:

@@ -78,6 +78,8 @@ class InstanceRecord:
     attempt: int
     node_ids: tuple[str, ...]
     node_names: tuple[str, ...]
+    unreachable_names: tuple[str, ...]
+    """Its nodes that the asked node cannot reach now: it serves nobody there meanwhile."""
     shape: str
     backend: str
     plan_id: str

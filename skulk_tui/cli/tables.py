@@ -198,9 +198,11 @@ def _log_table(title: str, failure: FailureRecord) -> Table:
 
 
 def phase_text(instance: InstanceRecord) -> str:
-    """Write the phase, with how far it is or why it failed."""
+    """Write the phase, with how far it is, why it failed, or who is out of reach."""
     if instance.phase == "failed" and instance.failure is not None:
         return f"failed ({instance.failure.code})"
+    if instance.unreachable_names:
+        return f"{instance.phase} ({joined(instance.unreachable_names)} out of reach)"
     slowest = slowest_progress(instance.progress)
     if slowest is None or slowest.done_bytes is None or not slowest.total_bytes:
         return instance.phase

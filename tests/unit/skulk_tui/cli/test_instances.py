@@ -4,7 +4,7 @@ import pytest
 
 from protocol.errors import ErrorBody
 from protocol.state import PlacementFailure
-from tests.support.builders import MODEL, NOW_MS, an_instance_id
+from tests.support.builders import MODEL, NOW_MS, a_node_id, an_instance_id
 from tests.support.command_line import skulk
 from tests.support.fake_node import (
     FakeNode,
@@ -156,3 +156,11 @@ def test_a_node_that_comes_back_during_a_wait_is_waited_for(
     ran = skulk("place", MODEL, node=node.url)
     assert ran.code == 0
     assert ran.err.count("the node does not answer; asking again") == 1
+
+
+def test_an_instance_on_a_node_out_of_reach_says_so_and_ends_with_3(node: FakeNode) -> None:
+    node.on("GET", "/state", a_state_document(a_view(unreachable_nodes=(a_node_id(),))))
+    ran = skulk("instance", "show", MODEL, node=node.url)
+    assert ran.code == 3
+    assert "ready (box-1 out of reach)" in ran.out
+    assert "out of reach" in skulk("ps", node=node.url).out
