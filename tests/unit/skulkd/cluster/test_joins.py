@@ -2,21 +2,24 @@
 
 import asyncio
 import hashlib
+import itertools
+from collections.abc import Mapping
 
 import pytest
 
 from protocol.codec import encode_values, pack
 from protocol.envelope import WIRE_VERSION
 from protocol.errors import ClusterError, SkulkError
-from protocol.ids import cluster_id_of
-from protocol.joining import GuestProof, HostProof, JoinRefusal, read_host
+from protocol.ids import TokenId, cluster_id_of, token_id_of
+from protocol.joining import GuestProof, HostProof, JoinRefusal, JoinRequest, Welcome, read_host
 from skulkd.cluster import join_guest
 from skulkd.cluster.addresses import PeerAddress
 from skulkd.cluster.code_keys import CodeKeys, derive, prove
 from skulkd.cluster.curve_keys import key_pair_of
 from skulkd.cluster.discovery import Sighting
+from skulkd.cluster.guests import OnGuest, Stranger, join_failed
 from skulkd.cluster.join_guest import HostCandidate, candidates_of
-from skulkd.cluster.join_host import ADMIT_S, MAX_ADMISSIONS
+from skulkd.cluster.join_host import ADMIT_S, MAX_ADMISSIONS, JoinHost
 from skulkd.core.invitations import CODE_TRIES, CODE_VALID_S
 from skulkd.runtime.identity import KeyPair
 from skulkd.runtime.tasks import sleep
@@ -56,6 +59,21 @@ async def _ask_raw(stage: Stage, member: Member, guest: KeyPair, payload: bytes)
 
 async def _ask(stage: Stage, member: Member, guest: KeyPair, payload: bytes) -> object:
     return read_host(await _ask_raw(stage, member, guest, payload))
+
+
+class Dialled:
+    """A way out on which everybody answers the same, and some do not answer at all."""
+
+    def __init__(self, answer: bytes, silent_at: set[str] | None = None) -> None:
+        self.addresses: list[str] = []
+        self._answer = answer
+        self._silent_at = silent_at or set[str]()
+
+    async def ask(self, address: str, **_: object) -> bytes:
+        self.addresses.append(address)
+        if address in self._silent_at:
+            raise join_failed("no_route", address.partition(":")[0], 12416)
+        return self._answer
 
 
 # ---- Tokens ----
@@ -106,14 +124,32 @@ def test_peers_that_are_named_are_tried_first_unless_their_key_is_another() -> N
         token = member.token("10.9.9.9:12416")
         peers = [
             PeerAddress(public_key=other.identity.keys.public_key, address=other.address),
+            PeerAddress(public_key=member.identity.keys.public_key, address="10.9.9.8:12416"),
             PeerAddress(public_key=None, address=member.address),
         ]
-        admission = await stage.guest.join_by_token(
-            token, request_of(stage.guest_identity), peers=peers
-        )
+        dialler = Dialled(pack(member.welcome()), silent_at={"10.9.9.8:12416"})
+        guest = join_guest.JoinGuest(dialler=dialler, clock=stage.clock)
+        admission = await guest.join_by_token(token, request_of(stage.guest_identity), peers=peers)
         assert admission.address == member.address
+        assert dialler.addresses == ["10.9.9.8:12416", member.address]
 
-    play(story)
+    play(story, seeds=1)
+
+
+def test_a_welcome_to_another_cluster_or_by_somebody_outside_it_is_not_taken() -> None:
+    async def story(stage: Stage) -> None:
+        member, other = stage.member(1), stage.member(2)
+        token = member.token()
+        elsewhere = member.welcome().model_copy(update={"cluster_id": cluster_id_of(b"e" * 16)})
+        stranger = other.welcome()
+        for welcome, what in ((elsewhere, "and not to"), (stranger, "no member of the cluster")):
+            guest = join_guest.JoinGuest(dialler=Dialled(pack(welcome)), clock=stage.clock)
+            with pytest.raises(ClusterError) as caught:
+                await guest.join_by_token(token, request_of(stage.guest_identity))
+            assert caught.value.code == "cluster.join_failed"
+            assert what in caught.value.message
+
+    play(story, seeds=1)
 
 
 def test_a_token_that_leads_nowhere_says_direction_port_and_what_opens_it() -> None:
@@ -430,16 +466,9 @@ def test_a_member_that_cannot_prove_the_code_is_not_asked() -> None:
         )
         answer = await _ask_raw(stage, member, KEYS.guest, pack(hello))
         assert isinstance(read_host(answer), HostProof)
-
-        class Echo:
-            async def ask(self, address: str, **_: object) -> bytes:
-                return answer
-
-        stage.guest = join_guest.JoinGuest(dialler=Echo(), clock=stage.clock)
+        guest = join_guest.JoinGuest(dialler=Dialled(answer), clock=stage.clock)
         with pytest.raises(ClusterError) as caught:
-            await stage.guest.join_by_code(
-                CODE, [_candidate(member)], request_of(stage.guest_identity)
-            )
+            await guest.join_by_code(CODE, [_candidate(member)], request_of(stage.guest_identity))
         assert caught.value.code == "cluster.join_refused"
         assert "does not know the code" in caught.value.message
         assert member.admitted == []
@@ -491,6 +520,57 @@ def test_five_wrong_codes_spend_a_code_and_old_strangers_do_not_count() -> None:
         assert member.admitted == []
 
     play(story)
+
+
+class DoorWithStrangers:
+    """A door that nobody comes through."""
+
+    def __init__(self, *strangers: Stranger) -> None:
+        self._strangers = strangers
+
+    def set_guest_keys(self, keys: Mapping[bytes, str]) -> None: ...
+
+    def on_guest(self, receiver: OnGuest) -> None: ...
+
+    def strangers(self) -> tuple[Stranger, ...]:
+        return self._strangers
+
+
+async def _nobody(request: JoinRequest, token_id: TokenId) -> Welcome:
+    raise AssertionError(request, token_id)
+
+
+def _stranger(key: bytes, address: str, first_s: float) -> Stranger:
+    return Stranger(
+        public_key=key,
+        address=address,
+        reason="its key is unknown",
+        first_s=first_s,
+        last_s=first_s,
+        n_tries=1,
+    )
+
+
+def test_a_key_counts_once_and_not_when_it_knocked_before_the_code_was_made() -> None:
+    old = (_stranger(b"o" * 32, "10.0.0.8", 1.0), _stranger(b"o" * 32, "10.0.0.9", 9.0))
+    new = (_stranger(b"n" * 32, "10.0.0.8", 9.0), _stranger(b"n" * 32, "10.0.0.9", 9.5))
+
+    async def story(stage: Stage) -> None:
+        await sleep(5.0)
+        for strangers in itertools.permutations(old + new):
+            host = JoinHost(
+                door=DoorWithStrangers(*strangers),
+                identity=identity_of(1),
+                build="b",
+                clock=stage.clock,
+                tasks=stage.tasks,
+                admit=_nobody,
+            )
+            token_id = token_id_of(b"t" * 8)
+            host.open_code(token_id, KEYS.mac_key)
+            assert host.tries_left(token_id) == CODE_TRIES - 1
+
+    play(story, seeds=1)
 
 
 def test_a_right_code_that_comes_right_behind_five_wrong_ones_is_refused_with_the_reason() -> None:
