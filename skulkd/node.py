@@ -55,10 +55,6 @@ _TRANSPORT_STOP_S: Final = 0.5
 _TASKS_STOP_S: Final = 0.3
 _GRACE_S: Final = 0.2
 """In all less than the ten seconds that a service manager and an operator are promised."""
-_KNOWN_S: Final = 1.0
-"""How long HTTP waits for a cluster that counts this node in; it serves what it has without one."""
-_FOUNDED_S: Final = 10.0
-"""The same for a node that founds its own: a placement on a cluster without members is refused."""
 _JOIN_RETRY_S: Final = 10.0
 
 _MakeDependencies = Callable[[OpenDoor, ApiListeners], ApiDependencies]
@@ -276,8 +272,7 @@ class Node:
 
     async def _be_known(self, rooms: Rooms, worker: WorkerService) -> None:
         """Have the cluster count this node in, and take back what its last life reported."""
-        is_founder = not rooms.log.appended.members and not self._choices.now.seeds
-        if await rooms.wait_known(_FOUNDED_S if is_founder else _KNOWN_S):
+        if await rooms.arrive():
             try:
                 await worker.disown()
             except SkulkError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol, final
 
 from protocol.commands import AdmitMember, Command, CommandReply
-from protocol.errors import SkulkError
+from protocol.errors import ConfigError, SkulkError
 from protocol.events import MemberLeft, MemberLost, MemberRemoved, SequencedEvent
 from protocol.ids import CommandId, NodeId
 from protocol.nodes import Role
@@ -42,6 +42,11 @@ from skulkd.runtime.tasks import Tasks, sleep, timeout
 _log = logging.getLogger(__name__)
 
 _RENEW_RETRY_S: Final = 2.0
+_KNOWN_S: Final = 1.0
+"""How long a start waits for a cluster that counts this node in; it serves what it has without."""
+_ALONE_S: Final = 10.0
+"""The same for a node that is alone: a placement on a cluster without members is refused."""
+_LOOK_S: Final = 0.05
 
 
 class RoomsTransport(Transport, GuestDoor, LinkViews, Protocol):
@@ -165,12 +170,36 @@ class Rooms:
             self._api_port = port
             self._is_stale.set()
 
-    async def wait_known(self, within_s: float) -> bool:
-        """Wait until the cluster counts this node as present; False when it does not in time."""
-        with suppress(TimeoutError):
-            async with timeout(within_s):
-                await self._is_known.wait()
+    async def arrive(self) -> bool:
+        """Wait a moment until the cluster counts this node as present.
+
+        A node that is alone waits until it does; one that has fellows serves without them.
+
+        Returns:
+            Whether it does.
+
+        Raises:
+            ConfigError: `config.home_unusable`; this node is alone and cannot keep its own vote.
+        """
+        waited_s = 0.0
+        while not self._is_known.is_set() and waited_s < (_ALONE_S if self.is_alone else _KNOWN_S):
+            with suppress(TimeoutError):
+                async with timeout(_LOOK_S):
+                    await self._is_known.wait()
+            waited_s += _LOOK_S
+            error = self.mastership.vote_error
+            if self.is_alone and error is not None and not self._is_known.is_set():
+                raise ConfigError(
+                    "config.home_unusable",
+                    f"this node's vote for itself cannot be kept: {error}",
+                    remediation="Make room in the home, and see that this user may write there.",
+                ) from error
         return self._is_known.is_set()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node's cluster has no other member."""
+        return not self._spec.seeds and self.log.appended.members.keys() <= {self.node_id}
 
     async def close(self) -> None:
         """Say goodbye, see to the end of what was decided, and close the journal."""

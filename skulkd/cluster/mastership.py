@@ -108,6 +108,8 @@ class Mastership:
         self._handover: asyncio.Future[str] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._is_closed = False
+        self.vote_error: OSError | ClusterError | None = None
+        """Why the last promise that could not be kept was not kept."""
 
     @classmethod
     async def open(
@@ -392,6 +394,7 @@ class Mastership:
             await run_blocking(write, effect.vote)
         except (OSError, ClusterError) as error:
             is_durable = False
+            self.vote_error = error
             _log.warning("no vote in term %d: it is not durable: %s", effect.vote.term, error)
         self._take(VoteSaved(vote=effect.vote, is_durable=is_durable))
 

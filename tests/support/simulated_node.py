@@ -13,25 +13,33 @@ from pathlib import Path
 from typing import Final, final
 
 from protocol.cards import EngineName, ModelCard
-from protocol.commands import AdmitMember, Command, CommandReply
+from protocol.commands import Command, CommandReply
+from protocol.errors import SkulkError
 from protocol.events import InstanceRemoved, SequencedEvent
 from protocol.ids import CommandId, command_id_of
 from protocol.nodes import EngineFacts, NodeFacts, Role
+from protocol.peer_messages import CallApi
 from protocol.state import ClusterState
 from skulkd.api.app import ApiApp, create_app
 from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.lone_node import LoneNode
+from skulkd.api.peer_api_client import PeerApiClient
 from skulkd.api.previews import PreviewService
 from skulkd.cluster.readings_table import ReadingsTable
+from skulkd.cluster.simulated import SimulatedNetwork
+from skulkd.cluster.transport import Peer
 from skulkd.core.apply import repeated
 from skulkd.core.invariants import event_violations, violations
 from skulkd.core.lifecycle import Deadlines
-from skulkd.eventlog.durable_log import DurableLog
+from skulkd.data_rooms import DataRooms
+from skulkd.eventlog.cluster_gateway import ClusterGateway
 from skulkd.eventlog.journal import JournalLimits
-from skulkd.eventlog.journal_term import TermFile, TermVote
+from skulkd.eventlog.journal_term import TermFile
 from skulkd.eventlog.replica import Replica
-from skulkd.eventlog.sequencer import Sequencer
+from skulkd.rooms import Rooms, RoomsParts, RoomsSpec
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.disk import Disk
+from skulkd.runtime.identity import Identity, KeyPair
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks
 from skulkd.runtime.virtual_time import VirtualLoop
@@ -42,6 +50,7 @@ from skulkd.worker.probes import ProbeSettings
 from skulkd.worker.readings import JournalStatus
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
 from tests.support.builders import a_cluster_id, a_node_id, a_public_key, an_engine, some_facts
+from tests.support.fake_cluster import FakeLogs
 from tests.support.fake_ports import FakeHealth, FakeListeners
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.simulated_launcher import SimulatedLauncher
@@ -70,13 +79,31 @@ class SimulatedWorld:
     Args:
         seed: Draws ids; the schedule has a seed of its own.
         cards: The models there are.
+        network: What it shares with the worlds of other nodes; one of its own by default.
+        number: Which node of the network it is, from 1.
     """
 
-    def __init__(self, seed: int, cards: tuple[ModelCard, ...]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        cards: tuple[ModelCard, ...],
+        *,
+        network: SimulatedNetwork | None = None,
+        number: int = 1,
+    ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         # ruff: ignore[suspicious-non-cryptographic-random-usage]  a repeatable history is the aim
         self.chance = random.Random(seed)
+        self.network = network or SimulatedNetwork(self.chance)
+        self.name = f"box-{number}"
+        self.identity = Identity(
+            node_id=a_node_id(number),
+            cluster_id=a_cluster_id(),
+            keys=KeyPair(public_key=bytes.fromhex(a_public_key(number)), secret_key=bytes(32)),
+        )
+        self.seeds: tuple[Peer, ...] = ()
+        """Of a node that another one's cluster has admitted."""
         self.clock = LoopClock(loop, epoch_ms=EPOCH_MS)
         self.disk = SimulatedDisk(stall=loop.stall_job)
         self.disk.make_private_directory(HOME)
@@ -93,7 +120,7 @@ class SimulatedWorld:
         self.n_lives = 0
         self.role: Role = "full"
         """Of the next life; what is placed on a `management` node waits."""
-        self.node_id = a_node_id(1)
+        self.node_id = self.identity.node_id
 
     def mood_of(self, model_id: str) -> Mood:
         """Say how the next process of a model behaves."""
@@ -106,16 +133,16 @@ class SimulatedWorld:
 
 @final
 class SimulatedGateway:
-    """Implements `CommandGateway` of a cluster of one, and remembers what it promised.
+    """Implements `CommandGateway`, and remembers what it promised.
 
     Args:
         world: Where promises are kept.
-        sequencer: Decides.
+        behind: The node's own.
     """
 
-    def __init__(self, world: SimulatedWorld, sequencer: Sequencer) -> None:
+    def __init__(self, world: SimulatedWorld, behind: ClusterGateway) -> None:
         self._world = world
-        self._sequencer = sequencer
+        self._behind = behind
 
     def mint_command_id(self) -> CommandId:
         """Make a new id."""
@@ -123,7 +150,7 @@ class SimulatedGateway:
 
     async def submit(self, command: Command) -> CommandReply:
         """Have a command decided and committed."""
-        reply = await self._sequencer.submit(command)
+        reply = await self._behind.submit(command)
         if reply.durable == "local" and command.command_id in self._world.committed:
             self._world.durable[command.command_id] = reply.seq
         return reply
@@ -148,9 +175,12 @@ class SimulatedNode:
         self.app: ApiApp
         self.worker: WorkerService
         self.launcher: SimulatedLauncher | None = None
-        self._log: DurableLog
-        self._sequencer: Sequencer
-        self._before = ClusterState(cluster_id=a_cluster_id())
+        self.rooms: Rooms
+        self.data: DataRooms
+        self.transport = world.network.attach(
+            world.node_id, public_key=world.identity.keys.public_key
+        )
+        self._before = ClusterState(cluster_id=world.identity.cluster_id)
 
     @classmethod
     async def start(cls, world: SimulatedWorld) -> "SimulatedNode":
@@ -167,48 +197,64 @@ class SimulatedNode:
     async def begin(self) -> None:
         """Start the rooms."""
         world, clock = self.world, self.world.clock
-        self._log, state, _ = await DurableLog.open(
-            self.disk,
-            HOME / "journal",
-            cluster_id=a_cluster_id(),
-            clock=clock,
-            tasks=self.tasks,
-            limits=_LIMITS,
+        rooms, _ = await Rooms.open(
+            RoomsSpec(
+                identity=world.identity,
+                name=world.name,
+                role=world.role,
+                boot_id=f"{world.n_lives:016x}",
+                seeds=world.seeds,
+                journal=HOME / "journal",
+                journal_limits=_LIMITS,
+            ),
+            RoomsParts(
+                disk=self.disk,
+                clock=clock,
+                transport=self.transport,
+                keeper=TermFile(self.disk, HOME / "term"),
+                table=self.table,
+                rng=world.chance,
+                random_bytes=world.chance.randbytes,
+                tasks=self.tasks,
+            ),
         )
-        self._check_recovered(state)
-        term = await asyncio.to_thread(self._claim_term, state.term)
-        self.replica = Replica(state)
-        self._before = state
-        self.replica.subscribe(self._check_event)
-        self._sequencer = Sequencer(
-            node_id=world.node_id,
-            term=term,
-            replica=self.replica,
-            store=self._log,
-            readings=lambda: self.table.readings,
-            clock=clock,
-            tasks=self.tasks,
-        )
-        await self._sequencer.begin_term()
-        gateway = SimulatedGateway(world, self._sequencer)
+        self.rooms = rooms
+        self._check_recovered(rooms.log.appended)
+        self.replica = rooms.replica
+        self._before = self.state
+        self.replica.subscribe(self._check_event, self._on_reset)
+        gateway = SimulatedGateway(world, rooms.gateway)
         self.worker = self._make_worker(gateway)
-        await self.worker.disown()
-        world.problems.extend(
+        rooms.set_addresses(world.network.peer(world.node_id).addresses)
+        rooms.start()
+        if await rooms.arrive():
+            await self._disown()
+        self.data = DataRooms(
+            rooms=rooms,
+            transport=self.transport,
+            worker=self.worker,
+            held=world.store.held,
+            table=self.table,
+            clock=clock,
+            rng=world.chance,
+            tasks=self.tasks,
+        )
+        self.app = create_app(self._dependencies(gateway))
+        rooms.calls.serve(CallApi, self.app.peers.handle)
+        self.worker.start()
+        self.data.start()
+
+    async def _disown(self) -> None:
+        try:
+            await self.worker.disown()
+        except SkulkError:
+            return  # the master was lost meanwhile; the worker says the same again once it runs
+        self.world.problems.extend(
             f"{item.instance_id} is ready in a node that has just begun"
             for item in self.state.instances.values()
             if item.phase == "ready"
+            and all(shard.node_id == self.world.node_id for shard in item.plan.shards)
         )
-        await gateway.submit(
-            AdmitMember(
-                command_id=gateway.mint_command_id(),
-                node_id=world.node_id,
-                name="box",
-                public_key=a_public_key(1),
-                role=world.role,
-            )
-        )
-        self.app = create_app(self._dependencies(gateway))
-        self.worker.start()
 
     async def stop(self) -> None:
         """End in good order, as `skulkd.node` does."""
@@ -222,9 +268,11 @@ class SimulatedNode:
         # One that the kernel does not start, or does not let go, is told and not waited for.
         if late and not is_held:
             self.world.problems.append(f"a stop left {', '.join(late)}")
+        await self.data.close()
         async with asyncio.timeout(_STOP_S):
-            await self._sequencer.close()
-            await self._log.close()
+            await self.rooms.close()
+            await self.rooms.journal.close()
+        await self.transport.close()
         late = await self.tasks.close(1.0)
         if late:
             self.world.problems.append(f"a stop left tasks {', '.join(late)}")
@@ -238,6 +286,7 @@ class SimulatedNode:
     async def die(self) -> None:
         """End without any order: what it still does reaches neither disk nor process."""
         self.disk.cut()
+        self.world.network.detach(self.world.node_id)
         if self.launcher is not None:
             self.launcher.cut()
         while dying := _tasks_of_node():
@@ -248,17 +297,11 @@ class SimulatedNode:
     def _has_started(self, process: SimulatedProcess) -> bool:
         return self.launcher is not None and self.launcher.has_started(process)
 
-    def _claim_term(self, last_term: int) -> int:
-        file = TermFile(self.disk, HOME / "term")
-        term = max(file.read().term, last_term) + 1
-        file.write(TermVote(term=term, voted_for=self.world.node_id))
-        return term
-
     def _make_worker(self, gateway: SimulatedGateway) -> WorkerService:
         world = self.world
 
         def journal() -> JournalStatus:
-            health = self._log.health()
+            health = self.rooms.journal.health()
             return JournalStatus(durable=health.mode == "durable", unwritten=health.n_unwritten)
 
         return WorkerService(
@@ -304,15 +347,16 @@ class SimulatedNode:
     def _dependencies(self, gateway: SimulatedGateway) -> ApiDependencies:
         world = self.world
         models = SimulatedModels(world.node_id, world.store, self.worker.transfers)
+        face = NodeFace(
+            node_id=world.node_id,
+            name=world.name,
+            hostname=world.name,
+            boot_id=f"{world.n_lives:016x}",
+            version="simulated",
+            role=world.role,
+        )
         return ApiDependencies(
-            face=NodeFace(
-                node_id=world.node_id,
-                name="box",
-                hostname="box",
-                boot_id=f"boot-{world.n_lives}",
-                version="simulated",
-                role=world.role,
-            ),
+            face=face,
             clock=world.clock,
             tasks=self.tasks,
             gateway=gateway,
@@ -326,10 +370,14 @@ class SimulatedNode:
                 models=models,
                 clock=world.clock,
             ),
-            inference=self.worker,
-            is_reachable=lambda peer: peer == world.node_id,
+            inference=self.data.inference,
+            is_reachable=self.rooms.mastership.is_reachable,
             models=models,
             listeners=FakeListeners(),
+            cluster=LoneNode(face, self.replica),
+            logs=FakeLogs(),
+            peers=PeerApiClient(self.rooms.calls),
+            cancels=self.data.cancels,
             random=world.chance,
         )
 
@@ -358,6 +406,12 @@ class SimulatedNode:
         )
         if planned_bytes > self.world.machine.total_bytes:
             problems.append(f"seq {state.seq}: plans take {planned_bytes} bytes")
+
+    def _on_reset(self, state: ClusterState) -> None:
+        self._before = state
+        self.world.problems.extend(
+            f"reset to seq {state.seq}: {what}" for what in violations(state)
+        )
 
     def _check_removed(self, sequenced: SequencedEvent) -> None:
         """See that what is said to be gone is gone; a failure is told before its process is."""

@@ -15,11 +15,12 @@ from protocol.control_api import (
     TransferStatus,
 )
 from protocol.errors import ErrorCode, StoreError
-from protocol.ids import ModelId, NodeId
+from protocol.ids import Digest, ModelId, NodeId
 from skulkd.api.ports import CatalogModel
 from skulkd.worker.steps import needs_files
 from skulkd.worker.transfers import Transfers
 from store.progress import TransferProgress
+from store.service import artifact_key
 
 _STEP_S: Final = 0.2
 _STALLED_S: Final = 15.0
@@ -57,6 +58,15 @@ class _Transfer:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedHeld:
+    """An artifact that is complete here."""
+
+    key: Digest
+    model_id: ModelId
+    size_bytes: int
+
+
 @final
 class SimulatedStore:
     """Implements `skulkd.worker.steps.ArtifactStore`; outlives nodes, as a disk does.
@@ -77,6 +87,16 @@ class SimulatedStore:
         if needs_files(card) and self._done_bytes.get(card.model_id, 0) < size_bytes:
             return None
         return SimulatedArtifact(entry=_MODELS_DIR / card.model_id, size_bytes=size_bytes)
+
+    def held(self) -> tuple[SimulatedHeld, ...]:
+        """List what is complete; see `store.offers.Offers.held`."""
+        return tuple(
+            SimulatedHeld(
+                key=artifact_key(card), model_id=card.model_id, size_bytes=artifact.size_bytes
+            )
+            for card in self.cards
+            if needs_files(card) and (artifact := self.locate(card)) is not None
+        )
 
     def remove(self, model_id: ModelId) -> int:
         """Delete files."""
