@@ -5,6 +5,7 @@ own connections; skulkd/api/peer_api.py is the other end.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Final, TypeVar, final
 from urllib.parse import quote, urlencode
@@ -19,7 +20,7 @@ from protocol.ids import NodeId
 from protocol.peer_messages import ApiAnswer, CallApi
 from skulkd.api.control import mint
 from skulkd.api.dependencies import ApiDependencies
-from skulkd.api.http import Reply, Request
+from skulkd.api.http import Header, Reply, Request
 from skulkd.api.node_names import find_node, name_of
 
 CALL_TIMEOUT_S: Final = 20.0
@@ -76,8 +77,7 @@ class OtherNodes:
             "command_id": mint(self._deps, request) if changes_state else None,
         })  # fmt: skip
         answer = await self._call(node_id, call, CALL_TIMEOUT_S)
-        content_type = (b"content-type", answer.content_type.encode("latin-1", "replace"))
-        return Reply(status=answer.status, body=answer.body, headers=(content_type,))
+        return Reply(status=answer.status, body=answer.body, headers=_headers(answer))
 
     async def ask(
         self,
@@ -126,7 +126,23 @@ class OtherNodes:
         return name_of(self._deps.state.state, node_id) or node_id
 
 
+def _headers(answer: ApiAnswer) -> tuple[Header, ...]:
+    """Write the headers anew: an answer between nodes has none, and may hold a secret."""
+    content_type = answer.content_type.encode("latin-1", "replace")
+    headers = [(b"content-type", content_type), (b"cache-control", b"no-store")]
+    if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        with suppress(ValidationError):
+            retry_after_s = _error_in(answer).retry_after_s
+            headers += [(b"retry-after", str(retry_after_s).encode())] if retry_after_s else []
+    return tuple(headers)
+
+
 def _error_in(answer: ApiAnswer) -> SkulkError:
+    """Read the error that an answer holds.
+
+    Raises:
+        ValidationError: It holds none.
+    """
     envelope = read_answer(ErrorDocument, answer.body).error
     return error_of(
         ErrorBody(

@@ -99,6 +99,28 @@ def test_a_body_and_the_other_query_fields_are_handed_on() -> None:
     with_api(story, nodes.alpha)
 
 
+def test_a_secret_from_another_node_is_kept_by_no_cache() -> None:
+    nodes = TwoNodes()
+
+    async def story(api: Api) -> None:
+        made = await api.client.post("/v1/cluster/invite?node=beta")
+        assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+        assert nodes.beta.cluster.invited == [("token", 1, None)]
+
+    with_api(story, nodes.alpha)
+
+
+def test_when_to_ask_again_is_told_as_the_other_node_says() -> None:
+    nodes = TwoNodes()
+    nodes.beta.cluster.refusal = ClusterError("cluster.no_master", "none", retry_after_s=7)
+
+    async def story(api: Api) -> None:
+        refused = await api.client.post("/v1/cluster/invite?node=beta")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "7")
+
+    with_api(story, nodes.alpha)
+
+
 def test_an_error_of_the_other_node_is_the_answer() -> None:
     async def story(api: Api) -> None:
         missing = await api.client.post("/store/models/no/such/download?node=beta")
