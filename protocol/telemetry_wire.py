@@ -8,11 +8,10 @@ another. Monotonic times travel as ages, because every node's clock begins at it
 
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple, NoReturn, cast, get_args
+from typing import Final, NamedTuple, cast, get_args
 
-from protocol.codec import decode_values, encode_values
+from protocol.codec import encode_values
 from protocol.envelope import MAX_PAYLOAD_BYTES
-from protocol.errors import ProtocolError
 from protocol.ids import (
     COMMAND_ID_PATTERN,
     DIGEST_PATTERN,
@@ -38,12 +37,22 @@ from protocol.readings import (
     TransferReading,
     key_of,
 )
+from protocol.wire_checks import (
+    array_of,
+    count_of,
+    decode_bounded,
+    fields_of,
+    float_of,
+    measure_of,
+    number_of,
+    refuse,
+    text_of,
+)
 
 MAX_KEYS: Final = 256
 """Of one node."""
 MAX_ACCELERATORS: Final = 64
 MAX_RANK: Final = 255
-_MAX_NUMBER: Final = (1 << 63) - 1
 _MAX_AGE_S: Final = 1e9
 _MAX_TEXT: Final = 500
 _COMMAND_ID: Final = re.compile(COMMAND_ID_PATTERN)
@@ -88,16 +97,16 @@ def unpack_reading(payload: bytes, sender: NodeId, *, now: float) -> Told:
     Raises:
         ProtocolError: `protocol.too_large`, `protocol.bad_frame`.
     """
-    values = decode_values(payload, max_bytes=MAX_PAYLOAD_BYTES["telemetry"])
-    kind, name, rank, fields = _tuple(values, 4)
+    values = decode_bounded(payload, MAX_PAYLOAD_BYTES["telemetry"])
+    kind, name, rank, fields = fields_of(values, 4)
     if type(kind) is not str or kind not in _BUILDERS:
-        _refuse("a reading is of an unknown kind")
-    key: ReadingKey = (kind, _name(kind, name), _number(rank, MAX_RANK))
+        refuse("a reading is of an unknown kind")
+    key: ReadingKey = (kind, _name(kind, name), number_of(rank, most=MAX_RANK))
     if fields is None:
         return Told(key, None)
-    reading = _BUILDERS[kind](_Source(sender, key, now), _any_tuple(fields))
+    reading = _BUILDERS[kind](_Source(sender, key, now), array_of(fields))
     if key_of(reading) != key:
-        _refuse("a reading has another key than it says")
+        refuse("a reading has another key than it says")
     return Told(key, reading)
 
 
@@ -161,80 +170,78 @@ def _fields_of(reading: Reading, now: float) -> tuple[object, ...]:
 
 
 def _node(source: _Source, fields: tuple[object, ...]) -> NodeReading:
-    age_s, memory, free, disk, cpu, lag, durable, unwritten, no_downloads = _tuple(fields, 9)
-    devices = _any_tuple(free)
-    if len(devices) > MAX_ACCELERATORS or type(durable) is not bool:
-        _refuse("a node's reading is out of bounds")
+    age_s, memory, free, disk, cpu, lag, durable, unwritten, no_downloads = fields_of(fields, 9)
+    devices = array_of(free, MAX_ACCELERATORS)
+    if type(durable) is not bool:
+        refuse("a switch is none")
     if no_downloads is not None and type(no_downloads) is not str:
-        _refuse("a reason is no text")
+        refuse("a reason is no text")
     if no_downloads not in _NO_DOWNLOADS:
-        _refuse("a node does not download for an unknown reason")
+        refuse("a node does not download for an unknown reason")
     return NodeReading(
         node_id=source.node_id,
         at_s=source.now - _age(age_s),
-        memory_available_bytes=_count(memory),
-        accelerator_free_bytes=tuple(map(_count, devices)),
-        disk_free_bytes=_count(disk),
-        cpu_ratio=_measure(cpu),
-        loop_lag_s=_measure(lag),
+        memory_available_bytes=count_of(memory),
+        accelerator_free_bytes=tuple(map(count_of, devices)),
+        disk_free_bytes=count_of(disk),
+        cpu_ratio=measure_of(cpu),
+        loop_lag_s=measure_of(lag),
         journal_durable=durable,
-        journal_unwritten=_number(unwritten),
+        journal_unwritten=number_of(unwritten),
         no_downloads=cast("NoDownloads | None", no_downloads),
     )
 
 
 def _progress(source: _Source, fields: tuple[object, ...]) -> PhaseProgress:
-    age_s, attempt, phase, since_age_s, done, total, rate, eta, note = _tuple(fields, 9)
+    age_s, attempt, phase, since_age_s, done, total, rate, eta, note = fields_of(fields, 9)
     if type(phase) is not str or phase not in _PHASES:
-        _refuse("a runner is in an unknown phase")
+        refuse("a runner is in an unknown phase")
     return PhaseProgress(
         instance_id=InstanceId(source.key[1]),
         node_id=source.node_id,
         rank=source.key[2],
-        attempt=_number(attempt),
+        attempt=number_of(attempt),
         phase=cast("Phase", phase),
         since_s=source.now - _age(since_age_s),
         at_s=source.now - _age(age_s),
-        done_bytes=_count(done),
-        total_bytes=_count(total),
-        rate_bytes_s=_measure(rate),
-        eta_s=_measure(eta),
-        note=_text(note),
+        done_bytes=count_of(done),
+        total_bytes=count_of(total),
+        rate_bytes_s=measure_of(rate),
+        eta_s=measure_of(eta),
+        note=text_of(note, _MAX_TEXT),
     )
 
 
 def _transfer(source: _Source, fields: tuple[object, ...]) -> TransferReading:
-    age_s, phase, done, total, rate, eta, where = _tuple(fields, 7)
+    age_s, phase, done, total, rate, eta, where = fields_of(fields, 7)
     return TransferReading(
         node_id=source.node_id,
         model_id=ModelId(source.key[1]),
         at_s=source.now - _age(age_s),
-        phase=_text(phase),
-        done_bytes=_number(done),
-        total_bytes=_count(total),
-        rate_bytes_s=_measure(rate),
-        eta_s=_measure(eta),
-        source=_text(where),
+        phase=text_of(phase, _MAX_TEXT),
+        done_bytes=number_of(done),
+        total_bytes=count_of(total),
+        rate_bytes_s=measure_of(rate),
+        eta_s=measure_of(eta),
+        source=text_of(where, _MAX_TEXT),
     )
 
 
 def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
-    age_s, in_flight, queued, slots = _tuple(fields, 4)
+    age_s, in_flight, queued, slots = fields_of(fields, 4)
     return InstanceReading(
         instance_id=InstanceId(source.key[1]),
         node_id=source.node_id,
         at_s=source.now - _age(age_s),
-        in_flight=_number(in_flight),
-        queued=_number(queued),
-        slots=_number(slots),
+        in_flight=number_of(in_flight),
+        queued=number_of(queued),
+        slots=number_of(slots),
     )
 
 
 def _holdings(source: _Source, fields: tuple[object, ...]) -> HoldingsReading:
-    age_s, values = _tuple(fields, 2)
-    items = _any_tuple(values)
-    if len(items) > MAX_HOLDINGS:
-        _refuse("a node holds more than it may tell")
+    age_s, values = fields_of(fields, 2)
+    items = array_of(values, MAX_HOLDINGS)
     return HoldingsReading(
         node_id=source.node_id,
         at_s=source.now - _age(age_s),
@@ -243,13 +250,13 @@ def _holdings(source: _Source, fields: tuple[object, ...]) -> HoldingsReading:
 
 
 def _holding(value: object) -> Holding:
-    model_id, digest, size_bytes = _tuple(value, 3)
+    model_id, digest, size_bytes = fields_of(value, 3)
     if type(digest) is not str or not _DIGEST.fullmatch(digest):
-        _refuse("a digest is none")
+        refuse("a digest is none")
     return Holding(
         model_id=ModelId(_model_id(model_id)),
         digest=Digest(digest),
-        size_bytes=_number(size_bytes),
+        size_bytes=number_of(size_bytes),
     )
 
 
@@ -268,14 +275,14 @@ _BUILDERS: Final[
 
 def _name(kind: ReadingKind, value: object) -> str:
     if type(value) is not str:
-        _refuse("a key is no text")
+        refuse("a key is no text")
     if kind == "transfer":
         return _model_id(value)
     if kind in {"node", "holdings"}:
         if value:
-            _refuse("a key has a name, which its kind has not")
+            refuse("a key has a name, which its kind has not")
     elif not _COMMAND_ID.fullmatch(value):
-        _refuse("an instance's id is none")
+        refuse("an instance's id is none")
     return value
 
 
@@ -285,57 +292,12 @@ def _model_id(value: object) -> str:
         or len(value) > MODEL_ID_MAX_CHARS
         or not _MODEL_ID.fullmatch(value)
     ):  # fmt: skip
-        _refuse("a model's id is none")
+        refuse("a model's id is none")
     return value
-
-
-def _tuple(value: object, n_items: int) -> tuple[object, ...]:
-    items = _any_tuple(value)
-    if len(items) != n_items:
-        _refuse(f"an array has {len(items)} items, not {n_items}")
-    return items
-
-
-def _any_tuple(value: object) -> tuple[object, ...]:
-    if type(value) is not tuple:
-        _refuse("a field is no array")
-    return cast("tuple[object, ...]", value)
-
-
-def _number(value: object, most: int = _MAX_NUMBER) -> int:
-    if type(value) is not int or not 0 <= value <= most:
-        _refuse("a number is out of its range")
-    return value
-
-
-def _count(value: object) -> int | None:
-    return None if value is None else _number(value)
-
-
-def _measure(value: object) -> float | None:
-    if value is None:
-        return None
-    if type(value) is not float and type(value) is not int:
-        _refuse("a measured number is none")
-    return float(cast("float", value))
 
 
 def _age(value: object) -> float:
-    age_s = _measure(value)
-    if age_s is None or not 0 <= age_s <= _MAX_AGE_S:
-        _refuse("an age is out of its range")
+    age_s = float_of(value)
+    if not 0 <= age_s <= _MAX_AGE_S:
+        refuse("an age is out of its range")
     return age_s
-
-
-def _text(value: object) -> str:
-    if type(value) is not str or len(value) > _MAX_TEXT:
-        _refuse("a text is none, or too long")
-    return value
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ProtocolError(
-        "protocol.bad_frame",
-        f"a payload of the telemetry plane does not decode: {reason}",
-        remediation="Run the same build on both sides; if they are, report this.",
-    )

@@ -12,9 +12,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never, final
 
-from protocol.data_frames import Chunk, Failed, Frame, Started
+from protocol.data_frames import Chunk, Frame, Started
 from protocol.data_wire import (
-    MAX_FRAMES,
     MAX_STREAMS,
     MAX_TASK_BYTES,
     UNKNOWN_STREAM,
@@ -26,10 +25,6 @@ from protocol.data_wire import (
     Request,
     Taken,
     ToWorker,
-    frames_head,
-    pack_chunk,
-    pack_frame,
-    pack_frames,
     pack_message,
     unpack_task,
 )
@@ -41,11 +36,13 @@ from protocol.errors import (
     RequestError,
     SkulkError,
 )
+from protocol.frame_wire import pack_chunk, pack_frame
 from protocol.ids import CommandId, InstanceId, NodeId
 from protocol.tasks import ChatTask
 from skulkd.cluster.data_link import MISSED_PULSES, PULSE_S, DataLinks
 from skulkd.runtime.logs import command_id as log_command_id
 from skulkd.runtime.tasks import Tasks, run_blocking, timeout
+from skulkd.worker.frame_sender import FrameQueue, FrameSender
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +53,6 @@ MAX_HELD_BYTES: Final = 512 << 20
 NO_CREDIT_S: Final = 10.0
 """A client that takes nothing for so long gives its slot up."""
 UPLOAD_STALL_S: Final = 10.0
-PACE_S: Final = 0.002
-"""Between two payloads of frames, except for those that clients wait for most: the first and the
-last of a stream. A payload costs some 60 µs of processor time on both sides together, a frame in it
-5 µs: without this, 32 streams of 50 tokens a second would cost twice as much."""
-_URGENT_MESSAGES: Final = 2
-"""`Started`, and the first token."""
-_MESSAGE_BYTES: Final = 128 << 10
 _OFF_LOOP_BYTES: Final = 64 << 10
 """From here on a thread checks and decodes a task."""
 _KEPT_ENDED: Final = 4096
@@ -86,25 +76,13 @@ class _Stream:
 
     peer: NodeId
     request: Request
-    credit_bytes: int
-    head: bytes
-    """What its messages of frames begin with."""
+    frames: FrameQueue
     runner: asyncio.Task[None] | None = None
     body: bytearray = field(default_factory=bytearray)
     arrived_bytes: int = 0
     """Of the task; the body itself is let go once it has been decoded."""
-    waiting: list[bytes] = field(default_factory=list[bytes])
-    """Packed frames of this turn of the loop."""
-    waiting_bytes: int = 0
-    n_sent_bytes: int = 0
-    n_messages: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """A piece has arrived, or credit."""
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether the API node has asked for no more yet."""
-        return self.n_sent_bytes + self.waiting_bytes >= self.credit_bytes
 
 
 @final
@@ -124,16 +102,11 @@ class DataServer:
         self._streams: dict[tuple[NodeId, int], _Stream] = {}
         self._ended: OrderedDict[tuple[NodeId, int], None] = OrderedDict()
         """So that a request that arrives twice is served once."""
+        self._sender = FrameSender(links)
         self._held_bytes = 0
         self._n_uploading = 0
         self._is_closing = False
         self._missed: dict[NodeId, int] = {}
-        self._unsent: dict[_Stream, None] = {}
-        self._loop = asyncio.get_running_loop()
-        self._flush_handle: asyncio.Handle | None = None
-        self._is_flush_next = False
-        """Whether it will run in this turn of the loop."""
-        self._flushed_s = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         links.serve_worker(self)
 
@@ -161,9 +134,9 @@ class DataServer:
         """End every task with an error that says so, and refuse every later one; idempotent."""
         self._is_closing = True
         for stream in list(self._streams.values()):
-            self._end(stream, _stopping().body())
+            self._sender.end(stream.frames, _stopping().body())
             self._close(stream)
-        self._flush_now()
+        self._sender.flush()
 
     # ---- What the links call ----
 
@@ -204,11 +177,11 @@ class DataServer:
         key = (peer, request.stream)
         if key in self._streams or key in self._ended:
             return
-        stream = _Stream(peer, request, request.credit_bytes, frames_head(request.stream))
+        stream = _Stream(peer, request, FrameQueue(peer, request.stream, request.credit_bytes))
         refusal = self._refusal(peer, request)
         self._streams[key] = stream
         if refusal is not None:
-            self._end(stream, refusal.body())
+            self._sender.end(stream.frames, refusal.body())
             self._close(stream)
             return
         self._held_bytes += request.size_bytes
@@ -250,10 +223,10 @@ class DataServer:
             task = await self._receive(stream)
             await self._serve(stream, task)
         except SkulkError as error:
-            self._end(stream, error.body())
+            self._sender.end(stream.frames, error.body())
         except Exception:  # ruff: ignore[blind-except] - a bug ends its stream, and says so
             _log.exception("serving a task of %s failed", stream.peer)
-            self._end(stream, _bug())
+            self._sender.end(stream.frames, _bug())
 
     async def _receive(self, stream: _Stream) -> ChatTask:
         """Have the whole task here, and decode it."""
@@ -273,16 +246,17 @@ class DataServer:
         return await run_blocking(_decoded, request, body)
 
     async def _serve(self, stream: _Stream, task: ChatTask) -> None:
+        queue, sender, links, peer = stream.frames, self._sender, self._links, stream.peer
         frames = self._served.chat(stream.request.instance_id, task)
         try:
             async for frame in frames:
                 if type(frame) is Chunk:
                     for packed in pack_chunk(frame):
-                        self._put(stream, packed, is_urgent=stream.n_messages < _URGENT_MESSAGES)
-                        if stream.is_spent or self._links.is_full(stream.peer):
+                        sender.put(queue, packed, is_urgent=queue.is_urgent)
+                        if queue.is_spent or links.is_full(peer):
                             await self._wait_room(stream)
                 else:
-                    self._put(stream, pack_frame(frame), is_urgent=True)
+                    sender.put(queue, pack_frame(frame), is_urgent=True)
                     if type(frame) is not Started:
                         return
         finally:
@@ -291,7 +265,7 @@ class DataServer:
         raise EngineError("engine.gone", message)
 
     async def _wait_room(self, stream: _Stream) -> None:
-        while stream.is_spent:
+        while stream.frames.is_spent:
             await self._wait(stream, NO_CREDIT_S, "its client has taken nothing")
         if self._links.is_full(stream.peer):
             try:
@@ -316,7 +290,7 @@ class DataServer:
         n_bytes = stream.arrived_bytes + len(piece.data)
         is_next = piece.offset == stream.arrived_bytes and n_bytes <= stream.request.size_bytes
         if not is_next or not stream.request.digest:
-            self._end(stream, _torn())
+            self._sender.end(stream.frames, _torn())
             self._close(stream)
             return
         stream.body += piece.data
@@ -326,67 +300,9 @@ class DataServer:
 
     def _renew(self, peer: NodeId, number: int, total_bytes: int) -> None:
         stream = self._streams.get((peer, number))
-        if stream is not None and total_bytes > stream.credit_bytes:
-            stream.credit_bytes = total_bytes
+        if stream is not None and total_bytes > stream.frames.credit_bytes:
+            stream.frames.credit_bytes = total_bytes
             stream.news.set()
-
-    # ---- Frames on their way ----
-
-    def _end(self, stream: _Stream, error: ErrorBody) -> None:
-        """Have a stream end with an error."""
-        self._put(stream, pack_frame(Failed(error)), is_urgent=True)
-
-    def _put(self, stream: _Stream, packed: bytes, *, is_urgent: bool) -> None:
-        """Have a frame sent with what else this turn of the loop, or the next 2 ms, bring."""
-        stream.waiting.append(packed)
-        stream.waiting_bytes += len(packed)
-        self._unsent[stream] = None
-        if is_urgent:
-            if not self._is_flush_next:
-                self._schedule_flush(0.0)
-        elif self._flush_handle is None:
-            self._schedule_flush(self._flushed_s + PACE_S - self._loop.time())
-
-    def _schedule_flush(self, pause_s: float) -> None:
-        if self._flush_handle is not None:
-            self._flush_handle.cancel()
-        self._is_flush_next = pause_s <= 0
-        if self._is_flush_next:
-            self._flush_handle = self._loop.call_soon(self._flush)
-        else:
-            self._flush_handle = self._loop.call_later(pause_s, self._flush)
-
-    def _flush(self) -> None:
-        self._flush_handle = None
-        self._is_flush_next = False
-        self._flushed_s = self._loop.time()
-        unsent, self._unsent = self._unsent, {}
-        for stream in unsent:
-            self._send(stream)
-        self._links.flush()
-
-    def _send(self, stream: _Stream) -> None:
-        waiting, n_bytes = stream.waiting, stream.waiting_bytes
-        stream.waiting, stream.waiting_bytes = [], 0
-        if n_bytes <= _MESSAGE_BYTES and len(waiting) <= MAX_FRAMES:
-            if waiting:
-                self._post(stream, waiting)
-            return
-        start = n_bytes = 0
-        for index, packed in enumerate(waiting):
-            if index > start and (
-                n_bytes + len(packed) > _MESSAGE_BYTES or index - start == MAX_FRAMES
-            ):
-                self._post(stream, waiting[start:index])
-                start, n_bytes = index, 0
-            n_bytes += len(packed)
-        self._post(stream, waiting[start:])
-
-    def _post(self, stream: _Stream, packed: list[bytes]) -> None:
-        message = pack_frames(stream.head, stream.n_messages, packed)
-        stream.n_messages += 1
-        stream.n_sent_bytes += len(message)
-        self._links.post(stream.peer, message)
 
     # ---- Ends ----
 
@@ -395,8 +311,7 @@ class DataServer:
         stream = self._streams.get((peer, number))
         if stream is None:
             return
-        stream.waiting, stream.waiting_bytes = [], 0
-        self._unsent.pop(stream, None)
+        self._sender.drop(stream.frames)
         self._close(stream)
 
     def _close(self, stream: _Stream) -> None:
@@ -418,7 +333,7 @@ class DataServer:
 
     def _answer_pulse(self, peer: NodeId, pulse: Pulse) -> None:
         # What was put before the answer is sent before it, so that the counts agree on arrival.
-        self._flush_now()
+        self._sender.flush()
         named = dict(pulse.streams)
         for number, total_bytes in pulse.streams:
             self._renew(peer, number, total_bytes)
@@ -430,17 +345,12 @@ class DataServer:
 
     def _n_messages(self, peer: NodeId, number: int) -> int:
         stream = self._streams.get((peer, number))
-        return UNKNOWN_STREAM if stream is None else stream.n_messages
-
-    def _flush_now(self) -> None:
-        if self._flush_handle is not None:
-            self._flush_handle.cancel()
-            self._flush()
+        return UNKNOWN_STREAM if stream is None else stream.frames.n_messages
 
     def _watch(self) -> None:
         """Look after silent API nodes for as long as there are any."""
         if self._timer is None and self._streams:
-            self._timer = self._loop.call_later(PULSE_S, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(PULSE_S, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -18,7 +18,6 @@ from protocol.data_frames import (
     Usage,
 )
 from protocol.data_wire import (
-    FRAME_BYTES,
     UNKNOWN_STREAM,
     Cancel,
     Credit,
@@ -30,18 +29,16 @@ from protocol.data_wire import (
     Request,
     Taken,
     frames_head,
-    pack_chunk,
-    pack_frame,
     pack_frames,
     pack_message,
     pack_payload,
     pack_task,
-    split,
     unpack_message,
     unpack_payload,
     unpack_task,
 )
 from protocol.errors import ERROR_CODES, ErrorBody, ProtocolError
+from protocol.frame_wire import FRAME_BYTES, pack_chunk, pack_frame, split
 from protocol.tasks import ChatMessage, ChatTask, ToolDefinition
 from tests.support.builders import MODEL, a_command_id, an_instance_id
 
@@ -179,7 +176,7 @@ def _assert_sound(message: DataMessage) -> None:
     ids=str,
 )
 def test_a_message_out_of_bounds_is_refused(values: tuple[object, ...]) -> None:
-    with pytest.raises(ProtocolError, match="data plane"):
+    with pytest.raises(ProtocolError, match="does not decode"):
         unpack_message(encode_values(values))
 
 

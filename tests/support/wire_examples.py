@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol import data_wire, files_wire, joining, telemetry_wire
+from protocol import data_wire, files_wire, frame_wire, joining, telemetry_wire
 from protocol.base import FrozenModel
 from protocol.codec import pack
 from protocol.commands import CommandReply
@@ -313,7 +313,7 @@ def examples() -> dict[str, Example]:
         found.update({f"{room}/{type(one).__name__}": _model(one) for one in models})
     found.update({f"data/{type(one).__name__}": Example(one, _data(one)) for one in DATA})
     found.update(
-        {f"frame/{name}": Example(one, data_wire.pack_frame(one)) for name, one in FRAMES.items()}
+        {f"frame/{name}": Example(one, frame_wire.pack_frame(one)) for name, one in FRAMES.items()}
     )
     found["data/task"] = Example(TASK, data_wire.pack_task(TASK))
     found.update({f"files/{type(one).__name__}": Example(one, _files(one)) for one in FILES})
@@ -336,7 +336,7 @@ def golden() -> dict[str, bytes]:
 
 def _data(message: data_wire.DataMessage) -> bytes:
     if isinstance(message, data_wire.Frames):
-        packed = [*map(data_wire.pack_frame, message.frames)]
+        packed = [*map(frame_wire.pack_frame, message.frames)]
         return data_wire.pack_frames(data_wire.frames_head(message.stream), message.number, packed)
     return data_wire.pack_message(message)
 
