@@ -36,7 +36,7 @@ LANES: Final[Mapping[Lane, LaneRules]] = {
     # A host that is gone is noticed on the election lane, which then takes the others along: their
     # own heartbeats only end a connection that has been lost alone, and may be rare.
     "cluster": LaneRules(
-        port="cluster", planes=("control", "events"), n_ahead=32, heartbeat_s=5.0, silence_s=10.0
+        port="cluster", planes=("control", "events"), n_ahead=16, heartbeat_s=5.0, silence_s=10.0
     ),
     "bulk": LaneRules(
         port="bulk", planes=("data", "telemetry"), n_ahead=64, heartbeat_s=5.0, silence_s=10.0
@@ -62,6 +62,10 @@ MAX_FRAME_BYTES: Final[Mapping[Port, int]] = {
     for port, marks in MARKED_PLANES.items()
 }
 """A connection that sends a longer one is cut before it has been read."""
+
+
+INBOX_AHEAD: Final[Mapping[Port, int]] = {"election": 64, "cluster": 16, "bulk": 64}
+"""Frames of one connection that wait to be read; after that, its sender waits."""
 
 
 def port_number(base_port: int, port: Port) -> int:

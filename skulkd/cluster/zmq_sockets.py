@@ -17,7 +17,7 @@ import zmq
 from zmq.utils import z85
 
 from protocol.envelope import PORTS, Port
-from skulkd.cluster.lanes import MAX_FRAME_BYTES, LaneRules
+from skulkd.cluster.lanes import INBOX_AHEAD, MAX_FRAME_BYTES, LaneRules
 from skulkd.runtime.identity import KeyPair
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -29,8 +29,6 @@ BACKLOG: Final = 512
 MAX_SOCKETS: Final = 8192
 """In one context. A peer costs three: the outbox, its monitor, and the monitor's other end."""
 WANTED_DESCRIPTORS: Final = 65536
-_N_INBOX_AHEAD: Final = 64
-"""Frames of one connection that wait to be read; after that, its sender waits."""
 CURVE_BYTES: Final = 64
 """What encryption adds to a frame, at most: the command's name, flags, nonce and seal. ZeroMQ
 measures a frame before it has decrypted it."""
@@ -82,8 +80,8 @@ def make_inbox(context: Context, port: Port, keys: KeyPair) -> Socket:
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES[port] + CURVE_BYTES)
-    socket.setsockopt(zmq.RCVHWM, _N_INBOX_AHEAD)
-    socket.setsockopt(zmq.SNDHWM, _N_INBOX_AHEAD)
+    socket.setsockopt(zmq.RCVHWM, INBOX_AHEAD[port])
+    socket.setsockopt(zmq.SNDHWM, INBOX_AHEAD[port])
     socket.setsockopt(zmq.BACKLOG, BACKLOG)
     socket.setsockopt(zmq.HANDSHAKE_IVL, round(HANDSHAKE_S * 1000))
     return socket
@@ -114,7 +112,7 @@ def make_outbox(context: Context, dial: Dial, rules: LaneRules) -> Socket:
     socket.setsockopt(zmq.RECONNECT_IVL, -1)
     socket.setsockopt(zmq.IPV6, int(":" in dial.host))
     socket.setsockopt(zmq.SNDHWM, rules.n_ahead)
-    socket.setsockopt(zmq.RCVHWM, _N_INBOX_AHEAD)
+    socket.setsockopt(zmq.RCVHWM, INBOX_AHEAD[rules.port])
     # Nothing comes back but the answer to a guest.
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES["election"] + CURVE_BYTES)
     socket.setsockopt(zmq.HANDSHAKE_IVL, round(HANDSHAKE_S * 1000))
