@@ -6,7 +6,8 @@
                    of either; alone, durable here
 
 A disk that fails does not count: with it, the others' copies alone decide. Where nobody else is
-left, nothing better than memory can be promised, and that is said.
+left in availability, and in a cluster of one, nothing better than memory can be promised, and that
+is said.
 
 Source: D. Ongaro, Consensus: Bridging Theory and Practice (2014), section 3.6.2, for the first.
 """
@@ -29,6 +30,8 @@ class OwnCopy:
     is_failing: bool
     """The disk has failed: nothing more gets durable now."""
     is_voter: bool
+    is_alone: bool
+    """There is no other member, with a vote or without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,7 @@ def committed_seq(
         others: Of every other voter.
         first_seq: Where the master's term begins.
     """
-    if policy == "quorum" and not (own.is_voter and not others):
+    if policy == "quorum" and not own.is_alone:
         seq = _majority_seq(own, others)
         return seq if seq >= first_seq else 0
     waited_for = [other.durable_seq for other in others if other.is_waited_for]

@@ -360,6 +360,7 @@ class LeadingTerm:
             durable_seq=tail.durable_seq,
             is_failing=tail.is_failing,
             is_voter=is_voter,
+            is_alone=not tail.appended.members.keys() - {self._term.master},
         )
 
     def _other_copies(self) -> list[OtherCopy]:

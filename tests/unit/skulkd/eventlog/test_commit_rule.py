@@ -5,8 +5,21 @@ from protocol.state import Policy
 from skulkd.eventlog.commit_rule import OtherCopy, OwnCopy, committed_seq, durable_of
 
 
-def own(durable: int, *, head: int = 20, failing: bool = False, voter: bool = True) -> OwnCopy:
-    return OwnCopy(head_seq=head, durable_seq=durable, is_failing=failing, is_voter=voter)
+def own(
+    durable: int,
+    *,
+    head: int = 20,
+    failing: bool = False,
+    voter: bool = True,
+    alone: bool = False,
+) -> OwnCopy:
+    return OwnCopy(
+        head_seq=head,
+        durable_seq=durable,
+        is_failing=failing,
+        is_voter=voter,
+        is_alone=alone,
+    )
 
 
 def others(*durable: int, waited_for: bool = True) -> list[OtherCopy]:
@@ -19,8 +32,14 @@ def seq_of(policy: Policy, mine: OwnCopy, theirs: list[OtherCopy], *, first_seq:
 
 def test_a_cluster_of_one_commits_what_its_disk_holds() -> None:
     for policy in ("availability", "quorum"):
-        assert seq_of(policy, own(7), []) == 7
-        assert seq_of(policy, own(7, failing=True), []) == 20
+        assert seq_of(policy, own(7, alone=True), []) == 7
+        assert seq_of(policy, own(7, failing=True, alone=True), []) == 20
+
+
+def test_the_last_voter_of_a_quorum_needs_a_disk_that_works() -> None:
+    assert seq_of("quorum", own(7), []) == 7
+    assert seq_of("quorum", own(7, failing=True), []) == 7
+    assert seq_of("availability", own(7, failing=True), []) == 20
 
 
 def test_availability_asks_for_one_other_that_is_alive() -> None:
