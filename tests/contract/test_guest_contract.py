@@ -1,6 +1,8 @@
 """What every door for guests promises, and every guest that dials one."""
 
+import asyncio
 import random
+import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +14,10 @@ from protocol.ids import node_id_of
 from skulkd.cluster.curve_keys import make_key_pair
 from skulkd.cluster.guests import GuestDialler, GuestDoor, GuestReply
 from skulkd.cluster.simulated import SimulatedNetwork
+from skulkd.cluster.zmq_guest_dialler import ZmqGuestDialler
 from skulkd.runtime.identity import KeyPair
 from skulkd.runtime.virtual_time import run_virtual
+from tests.support.real_transports import real_nodes
 
 HOST_KEYS, OTHER_KEYS, GUEST, EXPIRED = (make_key_pair() for _ in range(4))
 
@@ -84,7 +88,26 @@ def _simulated(scenario: Scenario) -> None:
     run_virtual(main, seed=1)
 
 
-@pytest.fixture(params=[_simulated], ids=["simulated"])
+def _zmq(scenario: Scenario) -> None:
+    async def main() -> None:
+        async with real_nodes() as made:
+            host = made.make(HOST_KEYS)
+            await host.open()
+            with socket.socket() as closed:
+                closed.bind(("127.0.0.1", 0))
+                await scenario(
+                    House(
+                        door=host.transport,
+                        address=host.address(),
+                        nowhere=f"127.0.0.1:{closed.getsockname()[1]}",
+                        dialler=ZmqGuestDialler(),
+                    )
+                )
+
+    asyncio.run(main())
+
+
+@pytest.fixture(params=[_simulated, _zmq], ids=["simulated", "zmq"])
 def run(request: pytest.FixtureRequest) -> Runner:
     return request.param
 
