@@ -296,7 +296,8 @@ def _code_failure(failures: Sequence[SkulkError]) -> SkulkError:
             "cluster.join_failed",
             f"no node that could be asked knows this code ({n_refused} asked)",
             remediation="Compare the six words. If they are right, the code has expired (10 "
-            "minutes), been used, or its member was not seen: name it with --peer KEY@HOST:PORT.",
+            "minutes), been used or tried wrongly too often, or its member was not seen: name that "
+            "with --peer KEY@HOST:PORT.",
             details={"stage": "key_refused", "addresses": n_refused},
         )
     return _summary(failures, "the member that made the code was not found")
