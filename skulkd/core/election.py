@@ -19,9 +19,10 @@ What holds it together:
   on leading: somebody may have promised not to follow its term any more. A trial's number counts
   for nothing. If such a campaign fails at its last step the master rests.
 - Time is boot time. A gap of more than `LEASE_S` between two looks ends a master's role before
-  anything else is handled, and `is_master` sees the gap itself. In `quorum` a master that is not
-  heard by a majority for that long rests. The lease guards answers, not the log: a commit needs a
-  majority anyway.
+  anything else is handled, and `is_master` sees the gap itself. In `quorum` a master that has not
+  heard a majority for that long decides nothing, claims nothing and keeps nobody from being
+  elected; heard again in time, it goes on in its term. The lease guards answers, not the log: a
+  commit needs a majority anyway.
 - Its own lag is how late `tick` comes. A node that lags suspects others half as fast and campaigns
   only when somebody else has turned out to miss the master too.
 """
@@ -116,6 +117,7 @@ class ElectionMachine:
         self._role: Role = "resting"
         self._term: Claim | None = None
         self._last_master: NodeId | None = None
+        self._had_lease = True
         self._is_leaving = False
         self._patience = Patience(now=now)
         self._needed_s: float | None = None
@@ -168,11 +170,12 @@ class ElectionMachine:
 
     def term(self, *, now: float) -> TermPair | None:
         """Give the term that is led or followed; None without a living master."""
-        if self._term is None or (self._role == "master" and now - self._sight.looked_s > LEASE_S):
+        if self._term is None:
             return None
-        pair = self._term.pair
-        is_heard = self._role == "master" or self._sight.is_alive(pair.master, now=now)
-        return pair if is_heard else None
+        if self._role == "master":
+            return self._term.pair if self._is_leading(now) else None
+        is_heard = self._sight.is_alive(self._term.pair.master, now=now)
+        return self._term.pair if is_heard else None
 
     def is_master(self, *, now: float) -> bool:
         """Say whether this node may decide now; true to the moment, also between two looks."""
@@ -398,15 +401,14 @@ class ElectionMachine:
         is_minority = not is_majority(n_votes, len(voters))
         claim = Claim(pair=pair, is_minority=is_minority, settled=self._sight.log.head[:2])
         self._enter("master", claim, now)
+        self._had_lease = True
         self._effects.append(
             Lead(term=pair, is_minority=is_minority, n_votes=n_votes, n_voters=len(voters))
         )
         self._beat_s = now
 
     def _follow(self, claim: Claim, now: float) -> None:
-        old, master = self._term, claim.pair.master
-        if old is not None and old.is_minority and old.pair.master != master:
-            self._patience.was_in_vain()
+        master = claim.pair.master
         if self._handing is not None:
             is_done = master == self._handing.target
             reason = "" if is_done else f"{master} became master instead"
@@ -427,7 +429,7 @@ class ElectionMachine:
         self._term = term
         if term is not None:
             self._last_master = term.pair.master
-            self._patience.has_master(now=now)
+            self._patience.has_master(term, now=now)
         self._campaigning.reset()
 
     def _lose_master(self, reason: str, now: float) -> None:
@@ -436,9 +438,11 @@ class ElectionMachine:
         self._rest(reason, now, silent_s=silent_s or 0.0)
 
     def _check_master(self, now: float) -> None:
-        master = self._master()
-        if master is None or self._sight.is_alive(master, now=now):
-            self._patience.calm_down(now=now)
+        term, master = self._term, self._master()
+        if term is None or master is None:
+            return
+        if self._sight.is_alive(master, now=now):
+            self._patience.has_master(term, now=now)
         elif self.peers.has_left(master):
             self._lose_master("the master said goodbye", now)
         elif self.peers.is_gone(master):
@@ -452,8 +456,10 @@ class ElectionMachine:
             self._term = Claim(
                 pair=term.pair, is_minority=log.ends_in_minority, settled=log.head[:2]
             )
-        if not self._sight.has_lease(now=now):
-            self._rest("a majority has not heard it for the length of its lease", now)
+            self._patience.has_master(self._term, now=now)
+        if self._sight.has_lease(now=now) != self._had_lease:
+            self._had_lease = not self._had_lease
+            self._effects.append(Beat())
 
     # ---- Campaigns ----
 
@@ -588,6 +594,7 @@ class ElectionMachine:
     def _standing(self, now: float) -> Standing:
         return Standing(
             term=self._term,
+            is_own=self._role == "master",
             is_leading=self._is_leading(now),
             is_new=self._patience.is_new(now=now),
         )

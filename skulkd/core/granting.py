@@ -23,6 +23,8 @@ class Standing:
 
     term: Claim | None
     """Which it leads or follows."""
+    is_own: bool
+    """It leads that term itself."""
     is_leading: bool
     """It may decide now."""
     is_new: bool
@@ -80,6 +82,8 @@ def _held_by_master(
         return ""
     if standing.is_new or standing.is_leading:
         return "master"
+    if standing.is_own:
+        return ""  # its lease has run out: it keeps nobody from being elected
     master = standing.term.pair.master
     if sight.peers.is_alive(master, suspicion_s=SUSPICION_S, now=now):
         return "master"

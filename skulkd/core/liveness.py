@@ -25,6 +25,7 @@ class _Peer:
     counted_s: float = 0.0
     """`heard_s`, moved on over the times in which this node did not look."""
     heartbeat: Heartbeat | None = None
+    hears_us: bool = False
     refused_s: float | None = None
     """Since when nobody listens there; None while somebody does or the link was never open."""
     has_left: bool = False
@@ -57,10 +58,14 @@ class Peers:
         self._duplicates: dict[NodeId, DuplicateBoot] = {}
 
     def hear(self, sender: NodeId, *, now: float) -> None:
-        """Note a message that is no heartbeat; it revives nobody that is known to be gone."""
+        """Note a message meant for this node alone: only those that hear it are written to.
+
+        It revives nobody that is known to be gone.
+        """
         peer = self._peers.setdefault(sender, _Peer())
         if peer.refused_s is None and not peer.has_left:
             peer.heard_s = peer.counted_s = now
+            peer.hears_us = True
 
     def hear_heartbeat(self, sender: NodeId, heartbeat: Heartbeat, *, now: float) -> bool:
         """Note a heartbeat.
@@ -81,6 +86,7 @@ class Peers:
         self._note_boot(sender, peer, heartbeat.boot_id, now)
         peer.heard_s = peer.counted_s = now
         peer.heartbeat = heartbeat
+        peer.hears_us = self._node_id not in heartbeat.unheard
         peer.refused_s = None
         peer.has_left = False
         return True
@@ -120,10 +126,9 @@ class Peers:
         return now - peer.counted_s <= suspicion_s
 
     def hears_us(self, node_id: NodeId) -> bool:
-        """Say whether a node's last heartbeat shows that it hears this one."""
+        """Say whether a node's last message shows that it hears this one."""
         peer = self._peers.get(node_id)
-        heartbeat = None if peer is None else peer.heartbeat
-        return heartbeat is not None and self._node_id not in heartbeat.unheard
+        return peer is not None and peer.hears_us
 
     def is_gone(self, node_id: NodeId) -> bool:
         """Say whether a node is known to have ended, not merely silent."""

@@ -9,6 +9,7 @@ coming to nothing (a link that flaps).
 from typing import Final, final
 
 from skulkd.core.sight import SUSPICION_S, Sight
+from skulkd.core.voting import Claim
 
 MINORITY_WAIT_S: Final = 10.0
 MAX_MINORITY_WAIT_S: Final = 80.0
@@ -29,23 +30,23 @@ class Patience:
         self._without_s = now
         self._short_s = now + SUSPICION_S
         self._few_wait_s = MINORITY_WAIT_S
+        self._term: Claim | None = None
+        """The last one."""
 
     def lost_master(self, *, silent_s: float, now: float) -> None:
         """There is no master any more; it has been silent for so long."""
         self._short_s = now
         self._without_s = now - silent_s
 
-    def has_master(self, *, now: float) -> None:
-        """A term began for this node."""
-        self._calm_since_s = now
-
-    def was_in_vain(self) -> None:
-        """The master that few had elected gave way to another."""
-        self._few_wait_s = min(MAX_MINORITY_WAIT_S, 2 * self._few_wait_s)
-
-    def calm_down(self, *, now: float) -> None:
-        """The master is heard."""
-        if now - self._calm_since_s >= CALM_S:
+    def has_master(self, term: Claim, *, now: float) -> None:
+        """This node leads or follows a master that is heard; to be called again and again."""
+        former, self._term = self._term, term
+        if former is None or former.pair != term.pair:
+            self._calm_since_s = now
+            is_other = former is not None and former.pair.master != term.pair.master
+            if former is not None and former.is_minority and is_other:
+                self._few_wait_s = min(MAX_MINORITY_WAIT_S, 2 * self._few_wait_s)
+        elif now - self._calm_since_s >= CALM_S:
             self._few_wait_s = MINORITY_WAIT_S
 
     def is_new(self, *, now: float) -> bool:

@@ -7,22 +7,32 @@ that there is more and no cut is in between. What is durable survives a crash, t
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
 from typing import Final, final
 
 from protocol.commands import AdmitMember, Command, CommandReply
+from protocol.envelope import Plane
 from protocol.errors import ClusterError
-from protocol.events import Event, MasterElected, SequencedEvent
+from protocol.events import Event, MasterElected, SequencedEvent, SettingsChanged
 from protocol.ids import CommandId, NodeId, command_id_of, node_id_of
 from protocol.nodes import Member
-from protocol.peer_messages import LogPosition, TermPair
+from protocol.peer_messages import (
+    Campaign,
+    ElectionMessage,
+    LogPosition,
+    TermPair,
+    Vote,
+    unpack_election,
+)
 from protocol.readings import Readings
 from protocol.state import ClusterSettings, ClusterState, Policy
 from skulkd.cluster.mastership import Mastership
 from skulkd.cluster.mastership_ports import MastershipPorts
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork
+from skulkd.cluster.transport import LinkState, OnLink, OnReceive, Peer, Refusal, Transport
 from skulkd.core.apply import apply
 from skulkd.core.decide import decide
 from skulkd.core.election_inputs import ElectionSpec
@@ -31,6 +41,7 @@ from skulkd.eventlog.journal_term import TermFile
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks, sleep
+from skulkd.runtime.virtual_time import VirtualLoop
 from tests.support.builders import a_cluster_id
 from tests.support.simulated_power import PoweredDisk
 
@@ -124,6 +135,11 @@ class SmallLog:
             chain = hashlib.blake2b(self.entries[-1][0] + mark, digest_size=16).digest()
             self._add((chain, apply(state, sequenced)))
 
+    def append_something(self) -> None:
+        """Decide what changes nothing but the log's length."""
+        settings = self.appended.settings
+        self.append([SettingsChanged(settings=settings)])
+
     def journalled(self, member: NodeId, number: int, seq: int, chain: bytes) -> None:
         assert self.leads is not None
         assert self.leads.number == number
@@ -177,6 +193,53 @@ class SmallLog:
 
 
 @final
+class WatchedTransport:
+    """Implements `skulkd.cluster.transport.Transport`: shows what is said, and says it.
+
+    Args:
+        transport: Says it.
+        watcher: Gets the sender and each election message.
+    """
+
+    def __init__(
+        self, transport: Transport, watcher: Callable[[NodeId, NodeId, ElectionMessage], None]
+    ) -> None:
+        self._transport = transport
+        self._watcher = watcher
+
+    @property
+    def node_id(self) -> NodeId:
+        return self._transport.node_id
+
+    def peers(self) -> tuple[NodeId, ...]:
+        return self._transport.peers()
+
+    def link(self, peer: NodeId) -> LinkState:
+        return self._transport.link(peer)
+
+    def set_peers(self, peers: Mapping[NodeId, Peer]) -> None:
+        self._transport.set_peers(peers)
+
+    def send(
+        self, peer: NodeId, plane: Plane, payload: bytes, *, key: str | None = None
+    ) -> Refusal | None:
+        self._watcher(self.node_id, peer, unpack_election(payload))
+        return self._transport.send(peer, plane, payload, key=key)
+
+    def on_receive(self, plane: Plane, receiver: OnReceive) -> None:
+        self._transport.on_receive(plane, receiver)
+
+    def on_link(self, watcher: OnLink) -> None:
+        self._transport.on_link(watcher)
+
+    async def wait_room(self, peer: NodeId, plane: Plane) -> None:
+        await self._transport.wait_room(peer, plane)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+
+@final
 class ElectedNode:
     """One node: what survives a crash, and what runs between two."""
 
@@ -212,7 +275,7 @@ class ElectedNode:
             priority=self.priority,
         )
         ports = MastershipPorts(
-            transport=self.transport,
+            transport=WatchedTransport(self.transport, cluster.on_send),
             log=self.log,
             keeper=TermFile(self.power, TERM_PATH),
             clock=self.clock,
@@ -293,13 +356,16 @@ class ElectedCluster:
         policy: Policy = "availability",
         seed: int = 0,
         faults: NetworkFaults | None = None,
-        priorities: dict[int, int] | None = None,
+        priorities: Mapping[int, int] | None = None,
     ) -> None:
         self.rng = chance(seed)
         self.policy: Policy = policy
         self.network = SimulatedNetwork(chance(self.rng.random()), faults)
         self.commands: list[Command] = []
         self.deaths: list[str] = []
+        self.known: dict[NodeId, Peer] = {}
+        self.votes: dict[tuple[NodeId, int], NodeId] = {}
+        self.n_said: Counter[str] = Counter()
         self.elections: list[tuple[float, TermPair]] = []
         self.committed: dict[int, bytes] = {}
         keys = [a_key(number) for number in range(1, n_nodes + 1)]
@@ -340,13 +406,11 @@ class ElectedCluster:
 
     def introduce(self) -> None:
         """Let those that run name all members."""
-        peers = {
-            node.node_id: self.network.peer(node.node_id)
-            for node in self.nodes.values()
-            if node.n_lives
-        }
         for node in self.on():
-            node.transport.set_peers({k: v for k, v in peers.items() if k != node.node_id})
+            self.known[node.node_id] = self.network.peer(node.node_id)
+        for node in self.on():
+            others = {key: peer for key, peer in self.known.items() if key != node.node_id}
+            node.transport.set_peers(others)
 
     def on(self) -> list[ElectedNode]:
         return [node for node in self.nodes.values() if node.is_on]
@@ -361,20 +425,15 @@ class ElectedCluster:
     def masters(self) -> list[ElectedNode]:
         return [node for node in self.on() if node.mastership.is_master]
 
-    def agreed(self, numbers: Iterable[int] = ()) -> TermPair | None:
-        """Give the term that all of these, or all that run, lead or follow alike."""
-        nodes = [self.nodes[number] for number in numbers] or self.on()
-        terms = {node.mastership.term for node in nodes}
-        return terms.pop() if len(terms) == 1 else None
-
     async def wait_agreed(self, numbers: Iterable[int] = (), *, limit_s: float = 30.0) -> float:
         """Wait until they agree on a master among them; gives how long that took."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        numbers = tuple(numbers)
+        numbers = tuple(numbers) or tuple(self.nodes)
         while True:
-            pair = self.agreed(numbers)
-            if pair is not None and self.node_of(pair.master) in self.masters():
+            nodes = [self.nodes[number] for number in numbers if self.nodes[number].is_on]
+            terms = {node.mastership.term for node in nodes}
+            if len(terms) == 1 and any(node.mastership.is_master for node in nodes):
                 return loop.time() - began_s
             assert loop.time() - began_s < limit_s, self.story()
             await sleep(0.01)
@@ -408,6 +467,18 @@ class ElectedCluster:
                 assert node.log.at(seq)[0] == chain, f"{seq} was committed and is another"
         self.elections.append((asyncio.get_running_loop().time(), term))
 
+    def on_send(self, sender: NodeId, receiver: NodeId, message: ElectionMessage) -> None:
+        """Count what is said; a vote, once given, is the only one of its number."""
+        self.n_said[type(message).__name__] += 1
+        voted_for = None
+        if isinstance(message, Campaign) and not message.is_trial:
+            voted_for = sender
+        elif isinstance(message, Vote) and not message.is_trial and not message.denial:
+            voted_for = receiver
+        if voted_for is not None:
+            known = self.votes.setdefault((sender, message.number), voted_for)
+            assert known == voted_for, f"{sender} voted twice in {message.number}"
+
     def on_commit(self, node: ElectedNode, seq: int, chain: bytes) -> None:
         for earlier in range(self.base[0][1].seq, seq + 1):
             known = self.committed.setdefault(earlier, node.log.at(earlier)[0])
@@ -418,4 +489,7 @@ class ElectedCluster:
         self.deaths.append(story)
 
     def stall(self, seconds: float) -> None:
-        del seconds
+        """Let a slow disk take its time."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.stall_job(seconds)
