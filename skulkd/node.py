@@ -29,7 +29,6 @@ from skulkd.api.own_port import wait_own_port
 from skulkd.api.server import ApiListeners, ApiServer
 from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor
-from skulkd.cluster.file_server import FileServer
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import Peer
 from skulkd.config import LoadedSettings
@@ -88,7 +87,6 @@ class Node:
         self.api_port = 0
         """Where HTTP is served; 0 before."""
         self._choices: KeptChoices
-        self._files: FileServer | None = None
         role: Role = "full" if self._settings.worker else "management"
         self._face = NodeFace(
             node_id=identity.node_id,
@@ -111,16 +109,11 @@ class Node:
             SkulkError: The node could not start.
         """
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._close_files)  # behind the tasks that use its threads
             self._on_stop(stack, "tasks", _TASKS_STOP_S, partial(self._tasks.close, _TASKS_STOP_S))
             await self._start(stack)
             await self._stop_asked.wait()
             _log.info("stopping")
         return 1 if self._has_died else 0
-
-    async def _close_files(self) -> None:
-        if self._files is not None:
-            await self._files.close()
 
     def _on_death(self, story: str, error: BaseException) -> None:
         _log.critical("the node ends, because one of its parts has died: %s\n%s", error, story)
@@ -167,7 +160,8 @@ class Node:
             on_death=self._on_death,
             restart=self._restart,
         )
-        store, self._files = await parts.open_store()
+        store, files = await parts.open_store()
+        self._on_stop(stack, "files", _TRANSPORT_STOP_S, files.close)
         worker = parts.make_worker(store)
         self._on_stop(stack, "worker", _WORKER_STOP_S, partial(worker.close, _WORKER_STOP_S))
         if self._choices.now.cluster_open:

@@ -144,10 +144,7 @@ class NodeParts:
         return self.loaded.settings
 
     async def open_store(self) -> tuple[Store, FileServer]:
-        """Open the store, with the other nodes as its first source, and what gives it to them.
-
-        The server is closed after the tasks.
-        """
+        """Open the store, with the other nodes as its first source, and what gives it to them."""
         client = FileClient(self.transport, rng=self.rng)
         settings = self.settings
         store = Store(
@@ -167,7 +164,7 @@ class NodeParts:
         )
         for rest in await run_blocking(store.recover):
             _log.info("%s: %s", rest.path, rest.problem)
-        server = FileServer(self.transport, store.offers, tasks=self.tasks)
+        server = FileServer(self.transport, store.offers, on_death=self.on_death)
         FilePlane(self.transport, server=server, client=client)
         return store, server
 
