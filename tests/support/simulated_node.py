@@ -22,7 +22,6 @@ from protocol.peer_messages import CallApi
 from protocol.state import ClusterState
 from skulkd.api.app import ApiApp, create_app
 from skulkd.api.dependencies import ApiDependencies, NodeFace
-from skulkd.api.lone_node import LoneNode
 from skulkd.api.peer_api_client import PeerApiClient
 from skulkd.api.previews import PreviewService
 from skulkd.cluster.readings_table import ReadingsTable
@@ -52,6 +51,7 @@ from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundi
 from tests.support.builders import a_cluster_id, a_node_id, a_public_key, an_engine, some_facts
 from tests.support.fake_cluster import FakeLogs
 from tests.support.fake_ports import FakeHealth, FakeListeners
+from tests.support.simulated_cluster import SimulatedCluster
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.simulated_launcher import SimulatedLauncher
 from tests.support.simulated_machine import HEALTHY, Mood, SimulatedMachine, SimulatedProcess
@@ -374,7 +374,7 @@ class SimulatedNode:
             is_reachable=self.rooms.mastership.is_reachable,
             models=models,
             listeners=FakeListeners(),
-            cluster=LoneNode(face, self.replica),
+            cluster=SimulatedCluster(face, self.rooms, self.transport, world.clock),
             logs=FakeLogs(),
             peers=PeerApiClient(self.rooms.calls),
             cancels=self.data.cancels,
