@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from protocol.errors import SkulkError
 from protocol.ids import ClusterId, NodeId, TokenId, cluster_id_of, node_id_of, token_id_of
-from protocol.joining import FellowMember, JoinRequest, Welcome
+from protocol.joining import FellowMember, JoinRequest, Welcome, read_host
 from protocol.state import InvitationKind, JoinToken
 from skulkd.cluster.code_keys import CodeKeys
 from skulkd.cluster.curve_keys import key_pair_of
+from skulkd.cluster.guests import join_failed
 from skulkd.cluster.join_guest import JoinGuest
 from skulkd.cluster.join_host import JoinHost
 from skulkd.cluster.simulated import SimulatedNetwork
@@ -121,6 +122,21 @@ class Stage:
     guest_identity: Identity
     guest: JoinGuest
 
+    async def ask_raw(self, member: Member, guest: KeyPair, payload: bytes) -> bytes:
+        """Say something to a member as a guest, and give its answer."""
+        dialler = self.network.guest_dialler(self.guest_identity.node_id)
+        return await dialler.ask(
+            member.address,
+            server_key=member.identity.keys.public_key,
+            guest=guest,
+            payload=payload,
+            timeout_s=60.0,
+        )
+
+    async def ask(self, member: Member, guest: KeyPair, payload: bytes) -> object:
+        """Say something to a member as a guest, and give what it answers."""
+        return read_host(await self.ask_raw(member, guest, payload))
+
     def member(
         self,
         number: int,
@@ -155,6 +171,22 @@ class Stage:
         address = self.network.peer(node_id).addresses[0]
         member = Member(identity, host, address, spent=spent)
         return member
+
+
+class Dialled:
+    """A way out on which everybody answers the same, and some do not answer at all."""
+
+    def __init__(self, answer: bytes, silent_at: set[str] | None = None) -> None:
+        self.addresses: list[str] = []
+        self._answer = answer
+        self._silent_at = silent_at or set[str]()
+
+    async def ask(self, address: str, **_: object) -> bytes:
+        """Answer."""
+        self.addresses.append(address)
+        if address in self._silent_at:
+            raise join_failed("no_route", address.partition(":")[0], 12416)
+        return self._answer
 
 
 def play(story: Callable[[Stage], Awaitable[None]], *, seeds: int = 3) -> None:
