@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import Final, NamedTuple, final
 
-from protocol.envelope import WIRE_VERSION, Port
+from protocol.envelope import Port
 from protocol.hello import Hello, OtherWire
 from protocol.ids import NodeId
 from skulkd.cluster.addresses import join_address
@@ -56,7 +56,7 @@ class Acquaintance:
         if isinstance(hello, OtherWire):
             return (
                 f"it speaks wire version {hello.wire} (build {hello.build}), and this node "
-                f"{WIRE_VERSION} (build {own.build}): run the same build on both"
+                f"{own.wire} (build {own.build}): run the same build on both"
             )
         if hello.node_id != self._node_id:
             return f"it has the key of {self._node_id} and calls itself {hello.node_id}"

@@ -1,4 +1,4 @@
-"""The connections between two nodes: one lane a port, and one more for files.
+"""The connections between two nodes: one lane a port, called as the port, and one more for files.
 
 Files have a connection of their own on the bulk port, dialled when the first is sent: on a wire of
 1 Gbit/s a token that shares the connection waits 18 ms behind the bytes that the kernel has taken,
@@ -43,9 +43,6 @@ LANES: Final[Mapping[Lane, LaneRules]] = {
     ),
     "files": LaneRules(port="bulk", planes=("files",), n_ahead=2, heartbeat_s=5.0, silence_s=10.0),
 }
-
-PORT_LANES: Final[tuple[Lane, ...]] = ("election", "cluster", "bulk")
-"""Those that a link needs, in the order of their ports."""
 
 PLANE_LANE: Final[Mapping[Plane, Lane]] = {
     plane: lane for lane, rules in LANES.items() for plane in rules.planes

@@ -14,9 +14,9 @@ from itertools import count
 from typing import Final, final
 
 from protocol.clock import Clock
-from protocol.envelope import PLANE_MARK, Plane, Port
+from protocol.envelope import PLANE_MARK, PORTS, Plane, Port
 from skulkd.cluster.addresses import split_address
-from skulkd.cluster.lanes import LANES, PLANE_LANE, PORT_LANES, Lane, port_number
+from skulkd.cluster.lanes import LANES, PLANE_LANE, Lane, port_number
 from skulkd.cluster.link_status import LinkStatus
 from skulkd.cluster.link_views import PlaneCounters
 from skulkd.cluster.outbox import Outbox
@@ -184,7 +184,7 @@ class PeerLink:
         self._task = self._services.tasks.start(self._dial(), name=name)
 
     def _is_whole(self) -> bool:
-        return all(self._is_up(lane) for lane in PORT_LANES)
+        return all(self._is_up(lane) for lane in PORTS)
 
     def _is_up(self, lane: Lane) -> bool:
         outbox = self._outboxes.get(lane)
@@ -200,7 +200,7 @@ class PeerLink:
             if not self._is_up("election"):
                 await self._dial_election(n_rounds)
             if self._is_up("election"):
-                await self._open([lane for lane in PORT_LANES if not self._is_up(lane)])
+                await self._open([lane for lane in PORTS if not self._is_up(lane)])
             if self._is_whole():
                 return
             n_rounds = 0 if await self._pause(n_rounds) else n_rounds + 1
@@ -360,6 +360,12 @@ class PeerLink:
 
     def _note(self, port: Port, state: LinkState, reason: str = "") -> None:
         self._status.note(port, state, reason)
+        if state != "up":
+            # Ports that are in doubt are so no longer: an election port that opens again must not
+            # find them open.
+            for other in PORTS:
+                if self._status.ports[other] == "up" and not self._is_up(other):
+                    self._status.note(other, "silent")
         self._look()
 
     def _look(self) -> None:

@@ -50,6 +50,7 @@ class ZmqTransport:
         clock: For turns, pauses and times.
         rng: Spreads pauses, and picks ports.
         on_death: Gets the story of a task that died.
+        wire: What its hello says.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class ZmqTransport:
         clock: Clock,
         rng: random.Random,
         on_death: OnDeath,
+        wire: int = WIRE_VERSION,
     ) -> None:
         self._node_id = node_id_of(keys.public_key)
         self._keys = keys
         self._boot_id = boot_id
         self._build = build
+        self._wire = wire
         self._cluster_id = cluster_id
         self._clock = clock
         self._rng = rng
@@ -276,7 +279,7 @@ class ZmqTransport:
 
     def _own_hello(self) -> Hello:
         return Hello(
-            wire=WIRE_VERSION,
+            wire=self._wire,
             build=self._build,
             node_id=self._node_id,
             boot_id=self._boot_id,

@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from protocol.envelope import WIRE_VERSION
 from protocol.ids import ClusterId, NodeId, cluster_id_of
 from skulkd.cluster.addresses import join_address
 from skulkd.cluster.curve_keys import make_key_pair
@@ -20,7 +21,9 @@ HOST = "127.0.0.1"
 class RealNode:
     """A transport, and how others name it."""
 
-    def __init__(self, keys: KeyPair, boot_id: str, build: str, cluster_id: ClusterId) -> None:
+    def __init__(
+        self, keys: KeyPair, *, boot_id: str, build: str, cluster_id: ClusterId, wire: int
+    ) -> None:
         self.keys = keys
         self.cluster_id = cluster_id
         self.deaths: list[str] = []
@@ -28,6 +31,7 @@ class RealNode:
             keys,
             boot_id=boot_id,
             build=build,
+            wire=wire,
             cluster_id=lambda: self.cluster_id,
             clock=SystemClock(),
             # ruff: ignore[suspicious-non-cryptographic-random-usage]  spreads ports and pauses
@@ -70,8 +74,15 @@ class RealNodes:
         boot_id: str = "b1",
         build: str = "test",
         cluster_id: ClusterId = CLUSTER,
+        wire: int = WIRE_VERSION,
     ) -> RealNode:
-        node = RealNode(keys or make_key_pair(), boot_id, build, cluster_id)
+        node = RealNode(
+            keys or make_key_pair(),
+            boot_id=boot_id,
+            build=build,
+            cluster_id=cluster_id,
+            wire=wire,
+        )
         self._nodes.append(node)
         return node
 
