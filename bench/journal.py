@@ -19,9 +19,8 @@ from protocol.commands import ReportDownload
 from protocol.events import DownloadEnded, Event, InstancePlaced, RunnerPhaseChanged
 from protocol.ids import ModelId, NodeId, cluster_id_of, command_id_of, node_id_of
 from protocol.instances import PHASE_ORDER, RunnerStatus
-from protocol.readings import Readings
 from protocol.state import DownloadOutcome
-from skulkd.eventlog.durable_log import DurableLog, StateFold
+from skulkd.eventlog.durable_log import StateFold
 from skulkd.eventlog.journal_files import JournalFiles
 from skulkd.eventlog.journal_recovery import Recovery
 from skulkd.eventlog.records import (
@@ -31,13 +30,12 @@ from skulkd.eventlog.records import (
     encode_header,
     encode_record,
 )
-from skulkd.eventlog.replica import Replica
-from skulkd.eventlog.sequencer import Sequencer
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.disk import Disk, RealDisk
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks
 from tests.support.builders import a_node_id, an_instance
+from tests.support.lone_log import LoneLog
 
 N_ROUNDS: Final = 300
 CONCURRENCIES: Final = (1, 32, 1000)
@@ -72,27 +70,16 @@ async def _with_log(
     """Run a measurement on a whole master: decide, journal, apply, answer."""
     tasks = Tasks("bench", on_death=_die)
     clock = SystemClock()
-    log, state, _ = await DurableLog.open(
-        disk, directory, cluster_id=CLUSTER, clock=clock, tasks=tasks
+    lone = await LoneLog.open(
+        disk, directory, node_id=NODE, cluster_id=CLUSTER, number=1, clock=clock, tasks=tasks
     )
-    sequencer = Sequencer(
-        node_id=NODE,
-        term=1,
-        replica=Replica(state),
-        store=log,
-        readings=Readings,
-        clock=clock,
-        tasks=tasks,
-    )
-    await sequencer.begin_term()
     numbers = iter(range(1, 1 << 30))
 
     async def submit() -> None:
-        await sequencer.submit(_command(next(numbers)))
+        await lone.log.submit(_command(next(numbers)))
 
     seen = await measure(submit)
-    await sequencer.close()
-    await log.close()
+    await lone.close()
     await tasks.close(5.0)
     return seen
 

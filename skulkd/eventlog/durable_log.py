@@ -1,6 +1,6 @@
 """Events on disk: folds the journal into a state at start, and makes new events durable.
 
-Stands between the sequencer, which knows events and states, and the journal, which knows bytes.
+Stands between the log's roles, which know events and states, and the journal, which knows bytes.
 """
 
 import logging
@@ -30,7 +30,6 @@ from skulkd.eventlog.records import (
     Snapshot,
     encode_body,
 )
-from skulkd.eventlog.sequencer import Durability
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.tasks import Tasks
 
@@ -228,13 +227,6 @@ class DurableLog:
             await log.keep_commit_mark(CommitMark(0, ZERO_CHAIN))
         return log, fold.state, recovered
 
-    async def commit(self, events: Sequence[tuple[SequencedEvent, ClusterState]]) -> Durability:
-        """Make events durable, in order; `memory` while the disk fails."""
-        records = [_record(sequenced) for sequenced, _ in events]
-        self._appended = events[-1][1]
-        durability = await self._open_journal().append(records)
-        return "local" if durability.is_durable else "memory"
-
     @property
     def seq(self) -> int:
         """Of the last appended event."""
@@ -320,13 +312,3 @@ class DurableLog:
         # ruff: ignore[assert]  `open` is the only way to make a log
         assert self._journal is not None, "the log is open"
         return self._journal
-
-
-def _record(sequenced: SequencedEvent) -> JournalRecord:
-    return JournalRecord(
-        term=sequenced.term,
-        seq=sequenced.seq,
-        at_ms=sequenced.at_ms,
-        cause=sequenced.command_id,
-        event=pack(sequenced.event),
-    )

@@ -15,14 +15,12 @@ import pytest
 from protocol.commands import AddCard, ChangeSettings, Command, RemoveCard
 from protocol.errors import SkulkError
 from protocol.ids import CommandId, ModelId
-from protocol.readings import Readings
 from protocol.state import ClusterSettings, ClusterState
 from skulkd.core.apply import repeated, state_hash
 from skulkd.core.invariants import violations
+from skulkd.eventlog.cluster_log import ClusterLog
 from skulkd.eventlog.durable_log import DurableLog
 from skulkd.eventlog.journal import JournalLimits
-from skulkd.eventlog.replica import Replica
-from skulkd.eventlog.sequencer import Sequencer
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks
@@ -34,6 +32,7 @@ from tests.support.builders import (
     a_node_id,
     an_admission,
 )
+from tests.support.lone_log import LoneLog
 
 N_SEEDS = 200
 N_LIVES = 4
@@ -77,27 +76,19 @@ class History:
         deaths: list[str] = []
         tasks = Tasks("life", on_death=lambda story, _error: deaths.append(story))
         clock = LoopClock(asyncio.get_running_loop(), epoch_ms=1_000_000)
-        log, state, _ = await DurableLog.open(
+        lone = await LoneLog.open(
             self.disk,
             DIRECTORY,
+            node_id=a_node_id(),
             cluster_id=a_cluster_id(),
+            number=term,
             clock=clock,
             tasks=tasks,
             limits=JournalLimits(max_segment_bytes=4096, retry_s=0.5),
         )
-        self.check(state)
-        replica = Replica(state)
-        sequencer = Sequencer(
-            node_id=a_node_id(),
-            term=term,
-            replica=replica,
-            store=log,
-            readings=Readings,
-            clock=clock,
-            tasks=tasks,
-        )
-        await sequencer.begin_term()
-        callers = [tasks.start(self.call(sequencer, replica), name=f"caller {n}") for n in range(3)]
+        log, replica = lone.log, lone.log.replica
+        self.check(log.appended)
+        callers = [tasks.start(self.call(log), name=f"caller {n}") for n in range(3)]
         trouble = tasks.start(self.trouble(), name="trouble")
         await asyncio.sleep(self.chance.uniform(0.0, 2.0))
         assert deaths == []
@@ -111,14 +102,14 @@ class History:
         self.disk.capacity_bytes = 1 << 30
         self.disk.sync_delay_s = 0.0
 
-    async def call(self, sequencer: Sequencer, replica: Replica) -> None:
+    async def call(self, log: ClusterLog) -> None:
         """Submit commands one after another, and note what was acknowledged as durable."""
         while True:
             self.n_commands += 1
             command = some_command(self.chance, self.n_commands)
             with contextlib.suppress(SkulkError):
-                reply = await sequencer.submit(command)
-                changed = repeated(replica.state, command.command_id) is not None
+                reply = await log.submit(command)
+                changed = repeated(log.replica.state, command.command_id) is not None
                 if reply.durable == "local" and changed:
                     self.durable[command.command_id] = reply.seq
             await asyncio.sleep(self.chance.uniform(0.0, 0.05))

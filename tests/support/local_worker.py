@@ -21,7 +21,6 @@ from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.placement.planner import plan
 from skulkd.eventlog.replica import Replica
-from skulkd.eventlog.sequencer import Durability, Sequencer
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.disk import RealDisk
 from skulkd.runtime.tasks import Tasks
@@ -30,16 +29,9 @@ from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundi
 from store.layout import StoreLayout
 from store.service import Store
 from tests.support.builders import a_member, a_node_id, a_scripted_card, a_state
+from tests.support.lone_log import MemoryLog
 
 WAIT_S = 20.0
-
-
-@final
-class MemoryLog:
-    """An event store that keeps nothing and never fails."""
-
-    async def commit(self, events: Sequence[tuple[SequencedEvent, ClusterState]]) -> Durability:
-        return "local"
 
 
 @final
@@ -57,15 +49,7 @@ class LocalWorker:
         self.failures: list[InstanceFailure] = []
         self.replica = Replica(state or a_state(members=[a_member(1, has_facts=False)]))
         self.replica.subscribe(self._note)
-        self._sequencer = Sequencer(
-            node_id=self.node_id,
-            term=self.replica.state.term + 1,
-            replica=self.replica,
-            store=MemoryLog(),
-            readings=lambda: self.table.readings,
-            clock=self.clock,
-            tasks=self.tasks,
-        )
+        self._log = MemoryLog(self.node_id, self.replica, lambda: self.table.readings, self.clock)
         store = Store(StoreLayout(home / "models"), clock=self.clock)
         (home / "models").mkdir(parents=True, exist_ok=True)
         self.service = WorkerService(
@@ -93,10 +77,10 @@ class LocalWorker:
         return command_id_of(self.node_id, secrets.token_bytes(20))
 
     async def submit(self, command: Command) -> CommandReply:
-        return await self._sequencer.submit(command)
+        return self._log.submit(command)
 
     async def begin(self) -> None:
-        await self._sequencer.begin_term()
+        self._log.begin()
         self.service.start()
 
     async def wait_for(self, condition: Callable[[], bool], *, within_s: float = WAIT_S) -> None:
