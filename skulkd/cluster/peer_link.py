@@ -26,9 +26,10 @@ from skulkd.cluster.zmq_sockets import HANDSHAKE_S, Context, Dial
 from skulkd.runtime.identity import KeyPair
 from skulkd.runtime.tasks import Tasks, timeout
 
-SHORTEST_PAUSE_S: Final = 0.1
+SHORTEST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 5.0
-"""Between two rounds over a peer's addresses: doubled each time, from the one to the other."""
+"""Between two rounds over a peer's addresses: doubled each time, from the one to the other. The
+first is short because a process that is being killed loses its connections before its ports."""
 PROBE_S: Final = (0.3, 2.0)
 """How long an address may take to answer, in the first round and in late ones."""
 DOUBT_S: Final = 0.05
@@ -139,7 +140,7 @@ class PeerLink:
 
     def send(self, plane: Plane, payload: bytes, key: str | None) -> Refusal | None:
         """Hand a payload over, which is not too large."""
-        outbox = self._outbox_for(plane) if self._status.is_greeted else None
+        outbox = self._outbox_for(plane)
         if outbox is None:
             return "no_link"
         if outbox.send(plane, payload, key):
@@ -155,7 +156,7 @@ class PeerLink:
 
     async def wait_room(self, plane: Plane) -> None:
         """Wait until the largest payload would be taken, or the lane is closed."""
-        outbox = self._outbox_for(plane) if self._status.is_greeted else None
+        outbox = self._outbox_for(plane)
         if outbox is not None:
             await outbox.wait_room(plane)
 
@@ -245,8 +246,6 @@ class PeerLink:
         found = await probe(host, number, limit_s)
         if found.outcome != "open":
             return ("refused" if found.outcome == "refused" else "silent"), found.reason
-        if self._status.ports["election"] == "up":
-            self._note_break("election")
         self._at = (found.ip, base_port)
         await self._open(["election"])
         if self._is_up("election"):
@@ -303,6 +302,9 @@ class PeerLink:
         return outbox
 
     def _outbox_for(self, plane: Plane) -> Outbox | None:
+        """Give the open connection for a plane; none while the peer is silent or unknown."""
+        if not self._status.is_greeted or not self._is_up("election"):
+            return None
         lane = PLANE_LANE[plane]
         outbox = self._outboxes.get(lane)
         if lane == "files":

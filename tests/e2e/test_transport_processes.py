@@ -1,0 +1,105 @@
+"""Transports in processes of their own: killed, stopped, and told apart."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from protocol.ids import NodeId, node_id_of
+from skulkd.cluster.transport import LinkState, Peer
+from skulkd.runtime.tasks import sleep, timeout
+from tests.support.real_transports import RealNode, real_nodes
+from tests.support.source_tree import ROOT
+
+pytestmark = pytest.mark.e2e
+
+
+class _Pair:
+    """A node here, and one in a child process."""
+
+    def __init__(self, node: RealNode, child: "subprocess.Popen[str]", peer: NodeId) -> None:
+        self.node = node
+        self.child = child
+        self.peer = peer
+        self.seen: list[tuple[LinkState, float]] = []
+        self.got: list[bytes] = []
+        node.transport.on_link(lambda _, state: self.seen.append((state, time.monotonic())))
+        node.transport.on_receive("control", lambda _, payload: self.got.append(payload))
+
+    async def until(self, state: LinkState, within_s: float) -> float:
+        """Wait for a state; gives the time at which it came."""
+        await _until(lambda: self.seen != [] and self.seen[-1][0] == state, within_s)
+        return self.seen[-1][1]
+
+
+async def _until(condition: Callable[[], bool], within_s: float) -> None:
+    async with timeout(within_s):
+        while not condition():
+            await sleep(0.005)
+
+
+@asynccontextmanager
+async def _pair() -> AsyncGenerator[_Pair]:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.transport_child"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        async with real_nodes() as made:
+            node = made.make()
+            await node.open()
+            key, address = (await asyncio.to_thread(child.stdout.readline)).split()
+            public_key = bytes.fromhex(key)
+            peer = Peer(node_id=node_id_of(public_key), public_key=public_key, addresses=(address,))
+            pair = _Pair(node, child, peer.node_id)
+            node.transport.set_peers({peer.node_id: peer})
+            child.stdin.write(f"{node.keys.public_key.hex()} {node.address()}\n")
+            child.stdin.flush()
+            await pair.until("up", 20.0)
+            pair.seen.clear()
+            yield pair
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.stdin.close()
+        child.stdout.close()
+        child.wait(10)
+
+
+def test_a_process_that_is_killed_is_refused_within_a_moment() -> None:
+    async def main() -> None:
+        async with _pair() as pair:
+            killed_s = time.monotonic()
+            os.kill(pair.child.pid, signal.SIGKILL)
+            refused_s = await pair.until("refused", 5.0)
+            # 2 ms on a quiet machine; the bound is for a busy one.
+            assert refused_s - killed_s < 0.5
+            assert "up" not in [state for state, _ in pair.seen]
+
+    asyncio.run(main())
+
+
+def test_a_process_that_is_stopped_is_silent_after_five_seconds_and_up_when_it_goes_on() -> None:
+    async def main() -> None:
+        async with _pair() as pair:
+            stopped_s = time.monotonic()
+            os.kill(pair.child.pid, signal.SIGSTOP)
+            silent_s = await pair.until("silent", 9.0)
+            assert 4.0 < silent_s - stopped_s < 7.5
+            assert pair.node.transport.send(pair.peer, "control", b"old") == "no_link"
+            os.kill(pair.child.pid, signal.SIGCONT)
+            await pair.until("up", 15.0)
+            assert pair.node.transport.send(pair.peer, "control", b"new") is None
+            await _until(lambda: pair.got == [b"new"], 5.0)
+
+    asyncio.run(main())
