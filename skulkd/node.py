@@ -29,6 +29,7 @@ from skulkd.api.own_port import wait_own_port
 from skulkd.api.server import ApiListeners, ApiServer
 from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor
+from skulkd.cluster.discovery import Announcement, cluster_hash_of
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import Peer
 from skulkd.config import LoadedSettings
@@ -259,9 +260,18 @@ class Node:
                 rng=self._random,
                 on_death=self._on_death,
             ),
+            announce=self._announcement,
             tasks=self._tasks,
             on_addresses=rooms.set_addresses,
             on_sighting=rooms.directory.sight,
+        )
+
+    def _announcement(self, base_port: int) -> Announcement:
+        return Announcement(
+            node_id=self._identity.node_id,
+            public_key=self._identity.keys.public_key,
+            cluster_hash=cluster_hash_of(self._identity.cluster_id),
+            base_port=base_port,
         )
 
     async def _be_known(self, rooms: Rooms, worker: WorkerService) -> None:

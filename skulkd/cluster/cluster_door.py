@@ -54,6 +54,9 @@ class DoorParts:
     read_machine: ReadMachine
 
 
+Announce = Callable[[int], Announcement]
+"""Gives what neighbours are told by a node whose first port it is."""
+
 OnAddresses = Callable[[tuple[str, ...]], None]
 """Called with the addresses that others shall dial, whenever they change; must not block."""
 
@@ -66,6 +69,7 @@ class ClusterDoor:
         transport: Gets the real one when the door opens.
         settings: Where to listen.
         parts: What opening takes.
+        announce: What neighbours are told.
         tasks: Owns the watching of addresses.
         on_addresses: Told where this node can be dialled.
         on_sighting: Told of neighbours.
@@ -77,6 +81,7 @@ class ClusterDoor:
         settings: DoorSettings,
         parts: DoorParts,
         *,
+        announce: Announce,
         tasks: Tasks,
         on_addresses: OnAddresses,
         on_sighting: OnSighting,
@@ -84,6 +89,7 @@ class ClusterDoor:
         self._transport = transport
         self._settings = settings
         self._parts = parts
+        self._announce = announce
         self._tasks = tasks
         self._on_addresses = on_addresses
         self._on_sighting = on_sighting
@@ -91,7 +97,6 @@ class ClusterDoor:
         self._ports: ClusterPorts | None = None
         self._discovery: Discovery | None = None
         self._bindings = Bindings()
-        self._announcement: Announcement | None = None
         self.advertised: tuple[str, ...] = ()
         """Where others shall dial, `HOST:BASE`, best first."""
 
@@ -142,17 +147,11 @@ class ClusterDoor:
                 self._discovery = self._parts.make_discovery()
                 self._discovery.on_sighting(self._on_sighting)
                 self._discovery.set_addresses(self._bindings.addresses)
-                self._discovery.announce(self._announcement)
+                self._discovery.announce(self._announce(base_port))
             watcher = AddressWatcher(machine, self._on_machine, read=self._parts.read_machine)
             self._tasks.start(watcher.run(), name="watch addresses")
             self._on_addresses(self.advertised)
             return base_port
-
-    def announce(self, announcement: Announcement | None) -> None:
-        """Tell neighbours this; before the door opens, once it has."""
-        self._announcement = announcement
-        if self._discovery is not None:
-            self._discovery.announce(announcement)
 
     async def close(self) -> None:
         """Be found no more. The transport is closed by whoever owns it."""

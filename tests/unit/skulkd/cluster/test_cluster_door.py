@@ -50,6 +50,7 @@ class World:
                 make_discovery=discovery,
                 read_machine=lambda: self.machine,
             ),
+            announce=lambda base_port: an_announcement(0, base_port),
             tasks=self.tasks,
             on_addresses=self.told.append,
             on_sighting=self.seen.append,
@@ -116,7 +117,6 @@ def test_neighbours_are_seen_and_the_node_is_announced_once_open() -> None:
         other.set_addresses((InterfaceAddress(interface="eth0", host="10.0.0.2", prefix=24),))
         other.announce(an_announcement(1))
         door = world.door(discovery=lambda: world.medium.attach(ME))
-        door.announce(an_announcement(0))
         await sleep(5)
         assert not heard
         await door.open()
@@ -148,8 +148,8 @@ def test_a_port_that_is_taken_leaves_the_door_closed() -> None:
     run(scenario)
 
 
-def an_announcement(index: int) -> Announcement:
+def an_announcement(index: int, base_port: int = 12416) -> Announcement:
     key = KEYS[index]
     return Announcement(
-        node_id=node_id_of(key), public_key=key, cluster_hash="a" * 16, base_port=12416
+        node_id=node_id_of(key), public_key=key, cluster_hash="a" * 16, base_port=base_port
     )
