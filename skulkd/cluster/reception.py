@@ -131,7 +131,7 @@ class Reception:
         if guest is None:
             self.counters.n_unadmitted += 1
             self.cut(port, origin)
-        elif len(frame) > MAX_GUEST_BYTES:
+        elif not 0 < len(frame) <= MAX_GUEST_BYTES:
             self.counters.n_malformed += 1
         elif self.on_guest is not None:
             self.on_guest(guest, origin.host, bytes(frame), self._way_back(origin.connection))
