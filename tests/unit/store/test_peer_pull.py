@@ -306,6 +306,24 @@ def test_without_another_source_a_busy_peer_is_waited_for_without_limit(bench: B
     assert bench.now_s >= 3_000
 
 
+def test_the_waiting_of_before_does_not_count_when_a_peer_is_busy_again(bench: Bench) -> None:
+    node = Node(refuse=busy())
+    bench.nodes = {A: node}
+
+    def give_slowly_and_break(offset: int, content: bytes) -> bytes:
+        if offset < 50_000:
+            return content
+        bench.now_s += 700
+        node.refuse, node.send = busy(), Node().send
+        bench.at.append((bench.now_s + 10, lambda: setattr(node, "refuse", None)))
+        raise PeerError(peer_error(A, "the link to it is silent"))
+
+    node.send = give_slowly_and_break
+    bench.at = [(1.0, lambda: setattr(node, "refuse", None))]
+    bench.ensure(bench.store())
+    assert bench.resolver.n_asked == 0
+
+
 # Others that fetch. This node's id lies between B and C.
 
 
@@ -331,6 +349,22 @@ def test_of_two_that_look_the_lower_id_goes_on(
     bench.at = [(30.0, ends(bench, node_id))]
     bench.ensure(bench.store())
     assert bench.resolver.n_asked == n_downloads
+
+
+def test_after_a_wait_in_vain_a_node_looks_again(bench: Bench) -> None:
+    gone = PeerError(peer_error(C, "it does not have the files"), is_final=True)
+    bench.nodes = {A: Node(), C: Node(refuse=gone)}
+    # C fetches, fails, and a second later A, whose id is lower, is about to fetch.
+    bench.transfers = {A: fetching(A, "wait")}
+    bench.at = [
+        (1.0, lambda: bench.transfers.update({C: fetching(C)})),
+        (30.0, ends(bench, C)),
+        (31.0, lambda: bench.transfers.update({A: fetching(A, "look")})),
+        (60.0, ends(bench, A)),
+    ]
+    bench.ensure(bench.store())
+    assert bench.resolver.n_asked == 0
+    assert 60 <= bench.now_s < 62
 
 
 def test_a_node_that_waits_itself_is_not_waited_for(bench: Bench) -> None:
