@@ -232,7 +232,7 @@ def test_sigusr1_writes_stacks_and_the_daemon_goes_on(daemon: Daemon) -> None:
     wait_until(lambda: "stacks, as SIGUSR1" in daemon.log_text(), timeout_s=5, what="stacks")
     lines = (daemon.home / "logs" / "skulkd.jsonl").read_text().splitlines()
     (story, *_) = [json.loads(line)["msg"] for line in lines if "stacks, as SIGUSR1" in line]
-    for task in ("worker/reconcile", "node/commit", "worker/readings"):
+    for task in ("worker/reconcile", "node/elections", "worker/readings"):
         assert f"task {task}" in story
     assert "thread MainThread" in story
     assert "Current thread" in daemon.log_text(), "the one that works while the loop is stuck"
@@ -265,7 +265,6 @@ def replace_by_directory(path: Path) -> None:
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped bit of the journal": (damage_journal, "cluster.journal_corrupt"),
-    "another vote": (lambda home: (home / "term").write_bytes(b"x"), "cluster.journal_corrupt"),
     "another identity": (lambda home: (home / "identity.json").unlink(), "cluster.journal_corrupt"),
     "choices": (lambda home: (home / "choices.json").write_bytes(b"{"), "config.invalid"),
     "a log that is no file": (
@@ -292,6 +291,7 @@ HARMLESS: dict[str, Callable[[Path], object]] = {
         (home / "launches").rmdir(),
         (home / "launches").write_text("x"),
     ),
+    "another vote": lambda home: (home / "term").write_bytes(b"x"),
     "a stranger in the journal": lambda home: (home / "journal" / "notes.txt").write_text("x"),
     "a torn end of the journal": lambda home: [
         os.truncate(path, path.stat().st_size - 3) for path in (home / "journal").glob("*.log")

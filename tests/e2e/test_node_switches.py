@@ -117,7 +117,8 @@ def test_without_api_no_port_is_opened_and_the_node_stops_cleanly(
     daemon.spawn()
     wait_until(
         lambda: (
-            (daemon.home / "logs" / "skulkd.jsonl").exists() and "is master" in daemon.log_text()
+            (daemon.home / "logs" / "skulkd.jsonl").exists()
+            and "master of term" in daemon.log_text()
         ),
         timeout_s=15,
         what="started",
