@@ -5,7 +5,7 @@ from typing import Final, final
 
 from skulkd.eventlog.records import EncodedRecord
 
-MAX_KEPT: Final = 16_384
+MAX_KEPT: Final = 65_536
 MAX_KEPT_BYTES: Final = 8 << 20
 
 

@@ -71,7 +71,7 @@ class HoldingsReport:
 
     async def run(self) -> None:
         """Look again and again until cancelled."""
-        unsubscribe = self._view.subscribe(self._on_event)
+        unsubscribe = self._view.subscribe(self._on_event, self._on_reset)
         try:
             while True:
                 self._has_changed.clear()
@@ -91,6 +91,10 @@ class HoldingsReport:
                 self._has_changed.set()
             case _:
                 pass
+
+    def _on_reset(self, state: ClusterState) -> None:
+        del state
+        self._has_changed.set()
 
     def _tell(self, held: "tuple[Held, ...]") -> None:
         holdings = tuple(

@@ -19,7 +19,18 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S: Final = 0.1
 _LAST_PAUSE_S: Final = 2.0
-_LATER: Final = frozenset({"cluster.no_master", "cluster.not_durable"})
+_LATER: Final = frozenset(
+    {
+        "cluster.no_master",
+        "cluster.no_quorum",
+        "cluster.not_durable",
+        "cluster.peer_timeout",
+        "cluster.peer_unreachable",
+        "cluster.stopping",
+        "request.overloaded",
+    }
+)
+"""Nobody has looked at the report itself yet."""
 
 
 @final

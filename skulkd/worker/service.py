@@ -246,7 +246,7 @@ class WorkerService:
     async def _run(self) -> None:
         await self._end_orphans()
         await self._probe()
-        self._unsubscribe = self._around.view.subscribe(self._on_event)
+        self._unsubscribe = self._around.view.subscribe(self._on_event, self._on_reset)
         while not self._is_closing:
             self._wake.clear()
             self._reconcile()
@@ -273,9 +273,13 @@ class WorkerService:
         facts = await around.probe(probes, self._machine, self._accelerators)
         self._facts = facts
         self._readings.set_devices(facts.accelerators)
+        self._report_facts(facts)
+
+    def _report_facts(self, facts: NodeFacts) -> None:
+        settings = self._settings
         self._reporter.put(
             ReportFacts(
-                command_id=around.gateway.mint_command_id(),
+                command_id=self._around.gateway.mint_command_id(),
                 node_id=settings.node_id,
                 facts=facts,
                 capabilities=derive(facts, role=settings.role),
@@ -283,6 +287,14 @@ class WorkerService:
         )
 
     def _on_event(self, _event: SequencedEvent, _state: ClusterState) -> None:
+        self._wake.set()
+
+    def _on_reset(self, _state: ClusterState) -> None:
+        """Another history took this node's place: what was reported in its own is lost."""
+        if self._facts is not None:
+            self._report_facts(self._facts)
+        for runner in self._runners.values():
+            runner.report_again()
         self._wake.set()
 
     def _reconcile(self) -> None:

@@ -113,7 +113,15 @@ class RunnerSupervisor:
         self._probed: Serving | None = None
         self._serving: Serving | None = None
         self._spawned_at_s = 0.0
+        self._report: ReportPhase | ReportFailure | None = None
+        """The last one."""
         self._stop_error = _stopped()
+
+    def report_again(self) -> None:
+        """Say anew how far this runner is: what was said before may be in no log any more."""
+        if self._report is not None:
+            command_id = self._services.engines.gateway.mint_command_id()
+            self._put(self._report.model_copy(update={"command_id": command_id}))
 
     @property
     def key(self) -> RunnerKey:
@@ -296,7 +304,7 @@ class RunnerSupervisor:
         if reached.phase not in _REPORTED:
             return
         key, services = self._key, self._services
-        services.reporter.put(
+        self._put(
             ReportPhase(
                 command_id=services.engines.gateway.mint_command_id(),
                 instance_id=key.instance_id,
@@ -321,7 +329,7 @@ class RunnerSupervisor:
             failure.error.message,
             extra={"command_id": key.instance_id, "code": failure.error.code},
         )
-        services.reporter.put(
+        self._put(
             ReportFailure(
                 command_id=services.engines.gateway.mint_command_id(),
                 instance_id=key.instance_id,
@@ -336,6 +344,10 @@ class RunnerSupervisor:
                 was_ready=failure.was_ready,
             )
         )
+
+    def _put(self, report: ReportPhase | ReportFailure) -> None:
+        self._report = report
+        self._services.reporter.put(report)
 
     def _launch_record(self) -> LaunchRecord:
         clock = self._services.clock

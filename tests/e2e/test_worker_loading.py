@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from protocol.instances import Phase
+from protocol.state import ClusterState
 from skulkd.core.lifecycle import Deadlines
 from skulkd.worker.machine import Machine, MemoryNow
 from tests.support.local_worker import run, scripted, worker_in
@@ -187,5 +188,27 @@ def test_a_runner_that_an_earlier_daemon_took_with_it_begins_a_new_attempt(tmp_p
         async with worker_in(tmp_path / "second", state=state) as after:
             await after.wait_for(lambda: after.instance(instance_id).attempt == 2)
             await after.wait_phase(instance_id, "ready")
+
+    run(story)
+
+
+def test_what_a_lost_history_held_of_this_node_is_reported_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with worker_in(tmp_path) as worker:
+            states: list[ClusterState] = []
+            worker.replica.subscribe(lambda _event, state: states.append(state))
+            instance_id = await worker.place(scripted(load_delay_ms=50))
+            await worker.wait_phase(instance_id, "ready")
+            facts = worker.replica.state.members[worker.node_id].facts
+            loading = next(
+                state
+                for state in states
+                if instance_id in state.instances and state.instances[instance_id].phase == "load"
+            )
+            member = loading.members[worker.node_id].model_copy(update={"facts": None})
+            lost = loading.model_copy(update={"members": {worker.node_id: member}})
+            worker.replica.reset(lost)
+            await worker.wait_phase(instance_id, "ready", within_s=5.0)
+            assert worker.replica.state.members[worker.node_id].facts == facts
 
     run(story)
