@@ -76,7 +76,7 @@ def add_cluster_verbs(app: typer.Typer) -> None:
         "join",
         examples=(
             "skulk cluster join - < token",
-            "skulk cluster join --code 'amber brick cedar delta eagle flint' --peer 10.0.0.7:12416",
+            "skulk cluster join --code 'amber brick cedar delta eagle flint'",
         ),
     )(join)
     verb(
@@ -249,11 +249,14 @@ def _narrate_invitation(session: Session, made: Invitation) -> None:
     session.narrate(f"{made.token_id} serves {uses}, for {format_duration(max(0.0, left_s))}")
     if session.output.is_json:
         return
-    peer = made.addresses[0] if made.addresses else "HOST:PORT"
-    how = "`skulk cluster join -`, and paste it"
-    if made.kind == "code":
-        how = f"`skulk cluster join --code '…'`, with `--peer {peer}` where mDNS does not reach"
-    session.narrate(f"on the other machine: {how}")
+    if made.kind == "token":
+        session.narrate("on the other machine: `skulk cluster join -`, and paste it")
+        return
+    session.narrate(f"on the other machine: `skulk cluster join --code '{made.code}'`")
+    if made.addresses:
+        # Words name nobody: without multicast the key says whom to trust with them.
+        key = next((one.public_key for one in _cluster(session).members if one.is_self), "KEY")
+        session.narrate(f"where mDNS does not reach: also `--peer {key}@{made.addresses[0]}`")
 
 
 def list_tokens(session: Session) -> int | None:

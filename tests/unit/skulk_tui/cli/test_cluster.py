@@ -94,7 +94,7 @@ def test_a_code_is_six_words_and_says_how_to_use_them(node: FakeNode) -> None:
     node.on("POST", "/v1/cluster/invite", document(an_invitation("code"), status=201))
     ran = skulk("cluster", "invite", "--code", node=node.url)
     assert ran.out == f"{SIX_WORDS}\n"
-    assert "--peer 192.168.1.1:12416" in ran.err
+    assert f"`--peer {a_member_view().public_key}@192.168.1.1:12416`" in ran.err
     assert node.asked("POST", "/v1/cluster/invite")[0].body == {"kind": "code", "uses": 1}
 
 
