@@ -30,6 +30,7 @@ from skulkd.api.server import ApiListeners, ApiServer
 from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor
 from skulkd.cluster.discovery import Announcement, cluster_hash_of
+from skulkd.cluster.reach import reach_back
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import Peer
 from skulkd.config import LoadedSettings
@@ -138,6 +139,7 @@ class Node:
             build=self._face.version,
             rooms=rooms,
             door=self._transport,
+            reach_back=reach_back,
             choices=self._choices,
             random_bytes=secrets.token_bytes,
             restart=self._restart,

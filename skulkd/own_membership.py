@@ -18,8 +18,7 @@ from protocol.ids import ClusterId, TokenId, cluster_id_of
 from protocol.joining import FellowMember, JoinRequest, Welcome
 from protocol.state import ClusterState
 from skulkd.cluster.guests import GuestDoor
-from skulkd.cluster.join_host import JoinHost
-from skulkd.cluster.reach import reach_back
+from skulkd.cluster.join_host import JoinHost, ReachBack
 from skulkd.rooms import Rooms
 from skulkd.runtime.choices import MAX_SEEDS, Choices, KeptChoices, Seed
 from skulkd.runtime.identity import Identity
@@ -39,6 +38,7 @@ class OwnMembership:
         build: As guests are told.
         rooms: Its log and its master.
         door: Where guests come in.
+        reach_back: Dials a guest before it is admitted.
         choices: Where seeds are kept.
         random_bytes: For the id of the cluster of one that a removed node becomes.
         restart: Has the rooms end and begin anew.
@@ -52,6 +52,7 @@ class OwnMembership:
         build: str,
         rooms: Rooms,
         door: GuestDoor,
+        reach_back: ReachBack,
         choices: KeptChoices,
         random_bytes: Callable[[int], bytes],
         restart: Callable[[], None],

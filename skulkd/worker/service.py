@@ -110,6 +110,8 @@ class WorkerSurroundings:
     probe: ProbeNode = probe_node
     make_launcher: MakeLauncher = ChildLauncher
     make_sockets_directory: Callable[[Path], None] = make_sockets_directory
+    owner: str = "worker"
+    """How the names of its tasks begin."""
 
 
 @final
@@ -126,7 +128,7 @@ class WorkerService:
     def __init__(self, settings: WorkerSettings, around: WorkerSurroundings) -> None:
         self._settings = settings
         self._around = around
-        self._tasks = Tasks("worker", on_death=around.on_death)
+        self._tasks = Tasks(around.owner, on_death=around.on_death)
         self._paths = worker_paths(settings.home, settings.environment)
         self._machine = around.machine
         self._accelerators = AcceleratorProbe(run_bounded)
