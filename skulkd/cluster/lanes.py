@@ -2,7 +2,7 @@
 
 Files have a connection of their own on the bulk port, dialled when the first is sent: on a wire of
 1 Gbit/s a token that shares the connection waits 18 ms behind the bytes that the kernel has taken,
-and 1 ms beside it (docs/decisions/0008).
+and 1 ms beside it (docs/decisions/0009).
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """ZeroMQ sockets as every connection between nodes needs them, and reading them on the loop.
 
 Nothing here blocks. A socket is read through its descriptor: that is 12 times cheaper than a future
-a message (docs/decisions/0008), and it asks for one care. The descriptor tells only that something
+a message (docs/decisions/0009), and it asks for one care. The descriptor tells only that something
 has happened; whether there is more to read must be asked after each reading.
 """
 
