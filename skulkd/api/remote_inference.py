@@ -177,14 +177,21 @@ class ClusterInference:
     async def _remote(
         self, host: NodeId, instance_id: InstanceId, task: ChatTask
     ) -> AsyncGenerator[Frame]:
+        if not self._links.is_up(host):
+            reason = f"instance {instance_id} is on a node that cannot be reached now"
+            yield Failed(_unreachable(host, reason))
+            return
         body = await _packed(task)
-        refusal = self._refusal(host, instance_id, len(body))
+        refusal = self._refusal(len(body))
         if refusal is not None:
             yield Failed(refusal)
             return
-        stream = self._open(host, task.command_id)
+        is_short = len(body) <= PIECE_BYTES
+        digest = b"" if is_short else await run_blocking(_digest, body)
+        stream = self._open(host, instance_id, task.command_id, body, digest)
         try:
-            await self._send_request(stream, instance_id, body)
+            if not is_short:
+                await self._upload(stream, body)
             del body
             while True:
                 while stream.arrived:
@@ -198,7 +205,7 @@ class ClusterInference:
         finally:
             self._forget(stream)
 
-    def _refusal(self, host: NodeId, instance_id: InstanceId, n_bytes: int) -> ErrorBody | None:
+    def _refusal(self, n_bytes: int) -> ErrorBody | None:
         if n_bytes > MAX_TASK_BYTES:
             return ErrorBody(
                 code="request.too_large",
@@ -213,28 +220,36 @@ class ClusterInference:
                 remediation="Try again in a moment.",
                 retry_after_s=1,
             )
-        if not self._links.is_up(host):
-            reason = f"instance {instance_id} is on a node that cannot be reached now"
-            return _unreachable(host, reason)
         return None
 
-    async def _send_request(self, stream: _Stream, instance_id: InstanceId, body: bytes) -> None:
-        is_short = len(body) <= PIECE_BYTES
+    def _open(
+        self,
+        host: NodeId,
+        instance_id: InstanceId,
+        command_id: CommandId,
+        body: bytes,
+        digest: bytes,
+    ) -> _Stream:
+        """Send the request: no pulse may name a stream before the worker has heard of it."""
+        self._last_number += 1
+        stream = _Stream(host, self._last_number, command_id)
+        self._streams[stream.number] = stream
         request = Request(
             stream=stream.number,
-            command_id=stream.command_id,
+            command_id=command_id,
             instance_id=instance_id,
             credit_bytes=stream.credit_bytes,
             size_bytes=len(body),
-            digest=b"" if is_short else await run_blocking(_digest, body),
-            body=body if is_short else b"",
+            digest=digest,
+            body=b"" if digest else body,
         )
-        if stream.is_over:
-            return
-        self._links.post(stream.host, pack_message(request))
-        if is_short:
-            self._links.flush()
-            return
+        self._links.post(host, pack_message(request))
+        self._links.flush()
+        self._watch()
+        return stream
+
+    async def _upload(self, stream: _Stream, body: bytes) -> None:
+        """Send a long task in pieces, no further ahead than the worker follows."""
         for offset in range(0, len(body), PIECE_BYTES):
             while not stream.is_over and offset >= stream.uploaded_bytes + UPLOAD_WINDOW_BYTES:
                 await stream.wait()
@@ -252,13 +267,6 @@ class ClusterInference:
         if not stream.is_over and total_bytes - stream.credit_bytes >= _RENEW_BYTES:
             stream.credit_bytes = total_bytes
             self._links.post(stream.host, pack_message(Credit(stream.number, total_bytes)))
-
-    def _open(self, host: NodeId, command_id: CommandId) -> _Stream:
-        self._last_number += 1
-        stream = _Stream(host, self._last_number, command_id)
-        self._streams[stream.number] = stream
-        self._watch()
-        return stream
 
     def _forget(self, stream: _Stream) -> None:
         """The client has its terminal, or has gone."""

@@ -10,6 +10,7 @@ import pytest
 from protocol.data_frames import Chunk, Failed, Finished, Started
 from protocol.data_wire import MAX_TASK_BYTES, Pulse, Request, pack_message, pack_payload, pack_task
 from protocol.errors import ErrorBody
+from skulkd.api import remote_inference
 from skulkd.api.remote_inference import CREDIT_BYTES
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork
 from skulkd.runtime.tasks import sleep, timeout
@@ -314,6 +315,22 @@ def test_a_long_prompt_is_served(n_bytes: int) -> None:
         assert worker.server.held_bytes == 0
 
     run(story, seeds=1)
+
+
+def test_a_prompt_that_takes_long_to_prepare_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slowly(call: Callable[..., Any], *arguments: object) -> object:
+        await sleep(3)
+        return call(*arguments)
+
+    monkeypatch.setattr(remote_inference, "run_blocking", slowly)
+
+    async def story(net: DataNetwork) -> None:
+        # The other one makes pulses go, which must not ask for what was not sent yet.
+        other = start(ask(net.nodes[0], 2, a_task(2), pause_s=1))
+        assert (await ask(net.nodes[0], 2, a_task(content="x" * 2_000_000))).code == "finished"
+        assert (await other).code == "finished"
+
+    run(story)
 
 
 def test_a_prompt_beyond_the_limit_is_refused_and_the_node_goes_on() -> None:
