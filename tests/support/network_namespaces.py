@@ -129,7 +129,7 @@ class NodeOnMachine:
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log_tail()
-        return self.skulk("version").returncode == 0
+        return self.skulk("cluster", "status").returncode == 0
 
     def stop(self) -> None:
         """End it as a service manager would; idempotent."""
