@@ -89,7 +89,7 @@ class Campaign(NamedTuple):
     """The master itself asked for this campaign."""
 
 
-Denial = Literal["", "term", "voted", "master", "log", "lagging", "not_voter", "disk"]
+Denial = Literal["", "term", "voted", "master", "log", "lagging", "disk"]
 """Why a vote was not given; empty when it was. `disk`: it cannot be made durable there."""
 
 

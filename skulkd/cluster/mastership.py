@@ -182,7 +182,7 @@ class Mastership:
     @property
     def successor(self) -> NodeId | None:
         """Who could take over now: the member that is closest behind; None when nobody could."""
-        return self._machine.successor(now=self._now())
+        return self._machine.sight.successor(now=self._now())
 
     async def handover(self, target: NodeId) -> None:
         """Make another member master; the change is refused while nothing comes of it.
@@ -438,7 +438,7 @@ class Mastership:
                     await self._ports.submit(command)
             except (SkulkError, TimeoutError) as error:
                 _log.info("the cluster could not be told that this node leaves: %s", error)
-        target = self._machine.sight.successor(now=self._now())
+        target = self.successor
         if self.is_master and target is not None:
             try:
                 await self.handover(target)

@@ -59,17 +59,17 @@ class Campaigning:
         self._start_s = None
         self._n_failed = self._n_deferred = 0
 
-    def want(self, *, is_alone: bool, has_fresher: bool, now: float) -> bool:
+    def want(self, *, has_rivals: bool, has_fresher: bool, now: float) -> bool:
         """Say whether to begin now, while everything speaks for a campaign.
 
         Args:
-            is_alone: Nobody else votes, so nobody needs a head start.
+            has_rivals: Others may want the same at the same moment.
             has_fresher: Somebody else's log is fresher.
             now: Boot time in seconds.
         """
         if self._start_s is None:
             delay_s = 0.0
-            if not is_alone:
+            if has_rivals:
                 delay_s = RANK_SPREAD_S * (100 - self._priority) / 100
                 delay_s += self._rng.uniform(0.0, START_JITTER_S)
                 delay_s += FRESHER_FIRST_S if has_fresher else 0.0

@@ -47,7 +47,6 @@ from skulkd.core.election_effects import (
     Beat,
     Effect,
     Follow,
-    HandoverEnded,
     HearCommit,
     Journalled,
     Lead,
@@ -64,7 +63,7 @@ from skulkd.core.election_inputs import (
     VoteSaved,
 )
 from skulkd.core.granting import Standing, denial_of
-from skulkd.core.handing_over import HandingOver
+from skulkd.core.handing_over import Handovers
 from skulkd.core.liveness import Peers
 from skulkd.core.patience import Patience
 from skulkd.core.promises import Promises
@@ -112,7 +111,7 @@ class ElectionMachine:
         self._sight = Sight(spec, log=log, now=now)
         self._promises = Promises(promise)
         self._campaigning = Campaigning(spec.node_id, spec.priority, rng=rng, now=now)
-        self._handing: HandingOver | None = None
+        self._handovers = Handovers()
         self._known = max(self._promises.spent, log.head.term)
         self._role: Role = "resting"
         self._term: Claim | None = None
@@ -179,8 +178,7 @@ class ElectionMachine:
 
     def is_master(self, *, now: float) -> bool:
         """Say whether this node may decide now; true to the moment, also between two looks."""
-        is_held = self._handing is not None and self._handing.is_paused
-        return self._is_leading(now) and not is_held
+        return self._is_leading(now) and not self._handovers.is_paused
 
     def followers(self, *, now: float) -> frozenset[NodeId]:
         """Name the other voters that follow this master's term."""
@@ -211,7 +209,8 @@ class ElectionMachine:
             case LinkSeen():
                 self.peers.see_link(given.peer, is_refused=given.is_refused, now=now)
             case BeginHandover():
-                self._begin_handover(given.target, now)
+                is_master = self._role == "master"
+                self._effects += self._handovers.begin(given.target, is_master=is_master, now=now)
             case BeginLeaving():
                 self._is_leaving = True
             case _:
@@ -235,8 +234,9 @@ class ElectionMachine:
 
         Most messages are heartbeats under a settled master, and a hundred nodes send many.
         """
-        is_idle = self._campaigning.ballot is None and self._handing is None
-        return isinstance(message, Heartbeat) and is_idle and self._term is not None
+        is_idle = self._campaigning.ballot is None and self._handovers.until_s is None
+        is_outbid = self._term is not None and self._known > self._term.pair.number
+        return isinstance(message, Heartbeat) and is_idle and bool(self._term) and not is_outbid
 
     def _settle(self, now: float) -> list[Effect]:
         """Do what is due."""
@@ -250,7 +250,8 @@ class ElectionMachine:
         self._check_promise(now)
         self._check_ballot(now)
         self._check_start(now)
-        self._check_handover(now)
+        number = self._term.pair.number if self._role == "master" and self._term else None
+        self._effects += self._handovers.check(self._sight, number=number, now=now)
         if now >= self._beat_s:
             self._effects.append(Beat())
             self._beat_s = now + HEARTBEAT_S
@@ -269,8 +270,8 @@ class ElectionMachine:
         deadlines = [now + PULSE_S, self._beat_s]
         if self._campaigning.deadline is not None:
             deadlines.append(self._campaigning.deadline)
-        if self._handing is not None:
-            deadlines.append(self._handing.until_s)
+        if self._handovers.until_s is not None:
+            deadlines.append(self._handovers.until_s)
         if self._role == "member" and self._term is not None:
             counted_s = self.peers.counted_s(self._term.pair.master) or 0.0
             deadlines.append(counted_s + self._sight.suspicion_s(now=now) + 0.001)
@@ -281,15 +282,17 @@ class ElectionMachine:
     # ---- Messages ----
 
     def _hear(self, sender: NodeId, message: ElectionMessage, now: float) -> None:
-        if isinstance(message, Campaign):
-            self._on_campaign(sender, message, now)
-            return
         if sender in self._sight.log.removed or message.number > MAX_NUMBER:
             return
+        if sender == self._me and not isinstance(message, Heartbeat):
+            return  # another process on this node's key; its heartbeats tell the operator
         match message:
             case Heartbeat():
                 if self.peers.hear_heartbeat(sender, message, now=now):
                     self._on_heartbeat(sender, message, now)
+            case Campaign():
+                self.peers.hear(sender, now=now)
+                self._on_campaign(sender, message, now)
             case Vote():
                 self.peers.hear(sender, now=now)
                 self._on_vote(sender, message, now)
@@ -335,7 +338,6 @@ class ElectionMachine:
         return can_follow(claim, self._term, self._sight.log, floor=floor, is_mutual=is_mutual)
 
     def _on_campaign(self, sender: NodeId, campaign: Campaign, now: float) -> None:
-        self.peers.hear(sender, now=now)
         number = campaign.number
         if not campaign.is_trial and self._promises.is_under_way(number, sender):
             return  # asked again; the answer comes once it is durable
@@ -354,8 +356,7 @@ class ElectionMachine:
                 self._campaigning.defer(DEFER_S, now=now)
             self._answer(sender, number, denial, is_trial=True)
             return
-        if denial != "not_voter":
-            self._known = max(self._known, number)
+        self._known = max(self._known, number)
         if denial or self._promises.has_voted(number, sender):
             self._answer(sender, number, denial, is_trial=False)
         else:
@@ -409,10 +410,7 @@ class ElectionMachine:
 
     def _follow(self, claim: Claim, now: float) -> None:
         master = claim.pair.master
-        if self._handing is not None:
-            is_done = master == self._handing.target
-            reason = "" if is_done else f"{master} became master instead"
-            self._end_handover(reason, is_done=is_done)
+        self._effects += self._handovers.followed(master)
         self._enter("member", claim, now)
         self._effects += [Follow(term=claim.pair), Beat(to=master)]
 
@@ -474,8 +472,9 @@ class ElectionMachine:
             self._campaigning.unwant()
             return
         sight = self._sight
+        has_rivals = self._role != "master" and not sight.is_alone()
         has_fresher = sight.has_fresher(now=now)
-        if self._campaigning.want(is_alone=sight.is_alone(), has_fresher=has_fresher, now=now):
+        if self._campaigning.want(has_rivals=has_rivals, has_fresher=has_fresher, now=now):
             self._begin(now, is_handover=False)
 
     def _should_stand(self, now: float) -> bool:
@@ -483,9 +482,9 @@ class ElectionMachine:
         if not self._can_stand() or self._role == "member":
             return False
         is_lagging = self._sight.is_lagging(now=now)
-        if self._role == "master":
-            is_outbid = self._term is not None and self._known > self._term.pair.number
-            return is_outbid and self._handing is None and not is_lagging
+        if self._role == "master" and self._term is not None:
+            may_outbid = self._patience.may_outbid(self._term, self._known, self._sight, now=now)
+            return may_outbid and self._handovers.until_s is None and not is_lagging
         if self._sight.is_alone():
             return True
         is_needed = self._needed_s is not None and now - self._needed_s <= LAG_REMEMBERED_S
@@ -559,32 +558,6 @@ class ElectionMachine:
         is_heard = all(self.peers.heartbeat(voter) is not None for voter in self._sight.others())
         if voters and is_heard:
             self._promises.recall(self._known)
-
-    # ---- Handing over ----
-
-    def _begin_handover(self, target: NodeId, now: float) -> None:
-        if self._handing is None and self._role == "master":
-            self._handing = HandingOver(target=target, now=now)
-            return
-        reason = "this node is not master" if self._handing is None else "another is under way"
-        self._effects.append(HandoverEnded(target=target, is_done=False, reason=reason))
-
-    def _check_handover(self, now: float) -> None:
-        if self._handing is None:
-            return
-        is_master = self._role == "master"
-        step = self._handing.step(self._sight, is_master=is_master, now=now)
-        if step == "send" and self._term is not None:
-            message = Handover(number=self._term.pair.number)
-            self._effects.append(Send(to=(self._handing.target,), message=message))
-        elif step == "end":
-            self._end_handover(self._handing.reason, is_done=False)
-
-    def _end_handover(self, reason: str, *, is_done: bool) -> None:
-        handing, self._handing = self._handing, None
-        if handing is not None:
-            ended = HandoverEnded(target=handing.target, is_done=is_done, reason=reason)
-            self._effects.append(ended)
 
     # ---- Views ----
 

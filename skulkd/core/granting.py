@@ -8,7 +8,6 @@ from protocol.peer_messages import Campaign, Denial
 from skulkd.core.promises import Promises
 from skulkd.core.sight import SUSPICION_S, Sight
 from skulkd.core.voting import (
-    MAX_NUMBER,
     Candidate,
     Claim,
     is_fresh,
@@ -51,12 +50,11 @@ def denial_of(
         now: Boot time in seconds.
     """
     number, log = campaign.number, sight.log
-    if sender in log.removed or number > MAX_NUMBER:
-        return "not_voter"
     followed = 0 if standing.term is None else standing.term.pair.number
     if number <= max(followed, log.head.term) or number < promises.spent:
         return "term"
-    if not promises.is_free(number, sender):
+    is_stuck = number > promises.spent and promises.is_stuck(now=now)
+    if not promises.is_free(number, sender) and not is_stuck:
         return "voted"
     candidate = Candidate(
         node_id=sender,
@@ -69,7 +67,7 @@ def denial_of(
             return held
     if not is_fresh(candidate, log):
         return "log"
-    return "disk" if promises.kept is None else ""
+    return "disk" if is_stuck or promises.kept is None else ""
 
 
 def _held_by_master(

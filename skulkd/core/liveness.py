@@ -110,11 +110,11 @@ class Peers:
             if peer.heard_s is not None and looked_s - peer.counted_s <= suspicion_s:
                 peer.counted_s = min(now, peer.counted_s + now - looked_s)
 
-    def forget(self, kept: Iterable[NodeId]) -> None:
-        """Keep only these."""
-        kept = set(kept)
-        for gone in [node_id for node_id in self._peers if node_id not in kept]:
-            del self._peers[gone]
+    def forget(self, removed: Iterable[NodeId]) -> None:
+        """Keep nothing of nodes that are out for good."""
+        for node_id in removed:
+            self._peers.pop(node_id, None)
+            self._duplicates.pop(node_id, None)
 
     def is_alive(self, node_id: NodeId, *, suspicion_s: float, now: float) -> bool:
         """Say whether a node was heard of late, and is not known to be gone since."""

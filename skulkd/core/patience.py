@@ -12,6 +12,7 @@ from skulkd.core.sight import SUSPICION_S, Sight
 from skulkd.core.voting import Claim
 
 MINORITY_WAIT_S: Final = 10.0
+MEETING_S: Final = 2.0
 MAX_MINORITY_WAIT_S: Final = 80.0
 CALM_S: Final = 120.0
 """After so long under one master the wait of the few is short again."""
@@ -32,6 +33,7 @@ class Patience:
         self._few_wait_s = MINORITY_WAIT_S
         self._term: Claim | None = None
         """The last one."""
+        self._outbid_s: float | None = None
 
     def lost_master(self, *, silent_s: float, now: float) -> None:
         """There is no master any more; it has been silent for so long."""
@@ -60,6 +62,22 @@ class Patience:
         if sight.has_majority(now=now):
             return True
         return sight.log.policy == "availability" and self.may_be_few(sight, now=now)
+
+    def may_outbid(self, term: Claim, known_number: int, sight: Sight, *, now: float) -> bool:
+        """Say whether a master may campaign for a number above one that it has heard of.
+
+        A settled master does so at once when a majority is near, and long after otherwise: with
+        fewer its term would become a minority's. A minority's gives others a moment to be met:
+        most often links that were cut are just opening again, one by one.
+        """
+        if known_number <= term.pair.number:
+            self._outbid_s = None
+            return False
+        if self._outbid_s is None:
+            self._outbid_s = now
+        if not term.is_minority:
+            return sight.has_majority(now=now) or now >= self._outbid_s + MINORITY_WAIT_S
+        return now >= self._outbid_s + MEETING_S
 
     def may_be_few(self, sight: Sight, *, now: float) -> bool:
         """Say whether half of the voters or fewer may elect: the rest is gone, or long silent."""

@@ -70,9 +70,12 @@ class Promises:
 
     def is_free(self, number: int, candidate: NodeId) -> bool:
         """Say whether this node may vote for a candidate in a number."""
-        if self.has_voted(number, candidate):
-            return self._saving is None or self._saving.vote.term < number
-        return number > self._spent and self._saving is None
+        is_new = number > self._spent or self.has_voted(number, candidate)
+        return is_new and self._saving is None
+
+    def is_stuck(self, *, now: float) -> bool:
+        """Say whether the disk has not answered for so long that nothing can be promised."""
+        return self._saving is not None and now >= self._saving.since_s + SAVE_S
 
     def save(self, vote: TermVote, *, now: float) -> SaveVote:
         """Begin to make a promise; the caller has asked `is_free`."""
@@ -94,7 +97,7 @@ class Promises:
     def late(self, *, now: float) -> TermVote | None:
         """Give the promise that the disk takes too long for; once for each."""
         saving = self._saving
-        if saving is None or saving.is_answered or now < saving.since_s + SAVE_S:
+        if saving is None or saving.is_answered or not self.is_stuck(now=now):
             return None
         saving.is_answered = True
         return saving.vote

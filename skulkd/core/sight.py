@@ -50,6 +50,8 @@ class Sight:
             self.peers.excuse(looked_s=self.looked_s, suspicion_s=suspicion_s, now=now)
             self._lagged_s = now
         self.looked_s = now
+        if log is not self.log and log.removed:
+            self.peers.forget(log.removed)
         self.log = log
         return gap_s
 

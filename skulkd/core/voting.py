@@ -164,6 +164,8 @@ def outranks(candidate: Candidate, master: Claim, standard: Settled) -> bool:
         return True  # a majority has elected somebody since
     if not master.is_minority:
         return False
+    if candidate.position.term > master.pair.number:
+        return True  # it has been a minority's itself since, and can follow this one no more
     settled = candidate.position[:2]
     return settled > standard or (settled == standard and candidate.leads_settled)
 

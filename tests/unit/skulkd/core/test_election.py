@@ -1,0 +1,584 @@
+from dataclasses import replace
+
+import pytest
+
+from protocol.peer_messages import LogPosition, TermPair, Vote
+from skulkd.core.election_effects import (
+    Beat,
+    Effect,
+    Follow,
+    HearCommit,
+    Journalled,
+    Lead,
+    Rest,
+    SaveVote,
+)
+from skulkd.core.election_inputs import BeginLeaving, LinkSeen, VoteSaved
+from skulkd.core.voting import MAX_NUMBER, TermVote
+from tests.support.builders import a_node_id
+from tests.support.election_bench import BASE, ElectionBench, campaigns, votes
+
+ME, ANN, BOB = a_node_id(1), a_node_id(2), a_node_id(3)
+FRESHER = LogPosition(1, 11, 1, 11)
+OLDER = LogPosition(1, 9, 1, 9)
+
+
+def kinds(effects: list[Effect]) -> list[str]:
+    return [type(effect).__name__ for effect in effects]
+
+
+def a_master(n_nodes: int = 3, **options: str) -> ElectionBench:
+    """Make node 1 master of term 2, with all others near."""
+    bench = ElectionBench(n_nodes, policy="quorum" if options else "availability")
+    lead(bench, n_nodes)
+    return bench
+
+
+def lead(bench: ElectionBench, n_nodes: int) -> None:
+    for number in range(2, n_nodes + 1):
+        bench.beat(number)
+    effects = bench.wait(0.4)
+    for is_trial in (True, False):
+        asked = campaigns(effects)[-1]
+        assert asked.is_trial == is_trial
+        effects.clear()
+        for number in range(2, n_nodes + 1):
+            vote = Vote(number=asked.number, is_trial=is_trial, denial="", known_number=1)
+            effects += bench.answer(number, vote)
+        if is_trial:
+            effects += bench.wait(0.01)
+    assert bench.machine.role == "master"
+    bench.effects.clear()
+
+
+# ---- Votes ----
+
+
+def test_a_vote_leaves_only_once_it_is_durable() -> None:
+    bench = ElectionBench()
+    bench.saves = False
+    effects = bench.ask(2, 2)
+    assert kinds(effects) == ["SaveVote"]
+    vote = TermVote(term=2, voted_for=ANN)
+    assert effects == [SaveVote(vote=vote, replaces_damaged=False)]
+    (answer,) = votes(bench.give(VoteSaved(vote=vote, is_durable=True)))
+    assert (answer.number, answer.is_trial, answer.denial) == (2, False, "")
+
+
+def test_a_disk_that_fails_gives_no_vote_and_spends_the_number() -> None:
+    bench = ElectionBench()
+    bench.saves = False
+    bench.ask(2, 2)
+    (answer,) = votes(bench.give(VoteSaved(vote=TermVote(term=2, voted_for=ANN), is_durable=False)))
+    assert answer.denial == "disk"
+    assert bench.denial(3, 2) == "voted"
+    assert bench.denial(2, 2) == "voted", "what the disk kept of the first try is not known"
+    bench.saves = True
+    assert not bench.denial(3, 3)
+
+
+def test_a_disk_that_hangs_is_said_to_and_keeps_nobody_from_being_elected() -> None:
+    bench = ElectionBench()
+    bench.saves = False
+    bench.ask(2, 2)
+    assert votes(bench.wait(1.9)) == []
+    (answer,) = votes(bench.wait(0.3))
+    assert (answer.number, answer.denial) == (2, "disk")
+    assert bench.denial(3, 3) == "disk"
+    late = bench.give(VoteSaved(vote=TermVote(term=2, voted_for=ANN), is_durable=True))
+    assert votes(late) == []
+
+
+def test_a_number_is_voted_in_once_and_the_same_candidate_may_ask_again() -> None:
+    bench = ElectionBench()
+    assert not bench.denial(2, 5)
+    assert bench.denial(3, 5) == "voted"
+    assert not bench.denial(2, 5)
+    assert bench.denial(3, 4) == "term"
+    assert not bench.denial(3, 6)
+
+
+def test_what_was_promised_before_a_restart_holds_after_it() -> None:
+    bench = ElectionBench(promise=TermVote(term=5, voted_for=BOB))
+    assert bench.denial(2, 5) == "voted"
+    assert not bench.denial(3, 5)
+    assert bench.denial(2, 4) == "term"
+
+
+def test_a_master_that_restarts_is_no_master() -> None:
+    bench = ElectionBench(promise=TermVote(term=5, voted_for=ME))
+    assert bench.machine.role == "resting"
+    assert bench.machine.term(now=bench.now) is None
+    bench.follow(2, term=6)
+    assert not bench.machine.is_master(now=bench.now)
+
+
+def test_a_trial_promises_nothing_and_its_number_counts_for_nothing() -> None:
+    bench = ElectionBench()
+    assert not bench.denial(2, 9, is_trial=True)
+    assert not bench.denial(3, 9, is_trial=True)
+    assert not [effect for effect in bench.effects if isinstance(effect, SaveVote)]
+    assert bench.machine.known_number == 1
+
+
+def test_a_candidate_needs_a_log_as_fresh_as_what_the_voter_has_on_its_disk() -> None:
+    bench = ElectionBench()
+    assert bench.denial(2, 2, position=OLDER) == "log"
+    bench.log = replace(bench.log, head=LogPosition(1, 12, 1, 12))
+    assert not bench.denial(2, 2, position=BASE), "what only memory has was never acknowledged"
+
+
+def test_settled_history_outweighs_what_a_minority_added_to_less_of_it() -> None:
+    bench = ElectionBench()
+    mine = LogPosition(1, 10, 4, 30)
+    bench.log = replace(bench.log, durable=mine, head=mine, ends_in_minority=True)
+    assert not bench.denial(2, 5, position=LogPosition(1, 11, 1, 11))
+    assert bench.denial(3, 6, position=LogPosition(1, 10, 1, 10)) == "log"
+
+
+def test_who_leads_a_settled_term_needs_no_more_than_the_same_settled_history() -> None:
+    bench = ElectionBench()
+    mine = LogPosition(1, 10, 4, 30)
+    bench.log = replace(bench.log, durable=mine, head=mine, ends_in_minority=True)
+    bench.beat(3, term=1, master=3)
+    assert bench.machine.role == "resting", "its term is lower than this node's log"
+    assert not bench.denial(3, 5, position=LogPosition(1, 10, 1, 10))
+
+
+def test_a_voter_that_hears_its_master_votes_for_nobody_else() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    assert bench.denial(3, 3) == "master"
+    assert bench.denial(3, 3, is_trial=True) == "master"
+    assert not bench.denial(3, 3, is_handover=True)
+
+
+def test_a_voter_votes_for_its_own_master() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    assert not bench.denial(2, 3)
+
+
+def test_a_voter_that_has_just_started_deposes_nobody_that_it_may_not_have_heard_yet() -> None:
+    bench = ElectionBench(listened_s=1.0)
+    assert bench.denial(2, 2) == "master"
+    bench.wait(1.1)
+    assert not bench.denial(2, 2)
+
+
+def test_a_minority_master_holds_nobody_against_who_leads_a_settled_term() -> None:
+    bench = ElectionBench()
+    bench.beat(2, term=4, master=2, is_minority=True)
+    assert bench.machine.role == "member"
+    assert bench.denial(3, 5) == "master"
+    bench.beat(3, term=1, master=3)
+    assert bench.machine.term(now=bench.now) == TermPair(4, ANN)
+    assert not bench.denial(3, 5)
+
+
+def test_two_minorities_that_meet_end_in_one_though_the_later_one_has_no_master() -> None:
+    bench = ElectionBench(2)
+    bench.beat(2, term=4, master=2, is_minority=True)
+    later = LogPosition(1, 10, 5, 13)
+    assert bench.denial(3, 6, position=LogPosition(1, 10, 4, 13)) == "master"
+    assert not bench.denial(3, 6, position=later)
+
+
+def test_who_votes_stops_to_follow_before_it_begins_to_promise() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    effects = bench.ask(3, 3, is_handover=True)
+    assert kinds(effects)[:2] == ["Rest", "SaveVote"]
+    bench.beat(2, term=2, master=2)
+    assert bench.machine.role == "resting", "a lower term is followed no more"
+    bench.beat(3, term=3, master=3)
+    assert bench.machine.term(now=bench.now) == TermPair(3, BOB)
+
+
+def test_numbers_that_only_a_bug_can_bring_are_ignored() -> None:
+    bench = ElectionBench()
+    bench.beat(2, term=MAX_NUMBER + 1, master=2)
+    assert bench.ask(2, MAX_NUMBER + 1) == []
+    assert bench.machine.known_number == 1
+
+
+# ---- Whom a node obeys ----
+
+
+def test_the_highest_pair_is_obeyed_and_a_lower_one_is_not() -> None:
+    bench = ElectionBench()
+    bench.follow(2, term=3)
+    low, high = sorted((2, 3), key=a_node_id)
+    bench = ElectionBench()
+    bench.follow(low, term=3)
+    bench.beat(high, term=3, master=high)
+    assert bench.machine.term(now=bench.now) == TermPair(3, a_node_id(high))
+    bench.beat(low, term=3, master=low)
+    bench.beat(low, term=2, master=low)
+    assert bench.machine.term(now=bench.now) == TermPair(3, a_node_id(high))
+
+
+def test_a_minority_master_does_not_displace_a_settled_one_that_lives() -> None:
+    bench = ElectionBench()
+    bench.follow(2, term=3)
+    bench.beat(3, term=4, master=3, is_minority=True)
+    assert bench.machine.term(now=bench.now) == TermPair(3, ANN)
+    bench.beat(3, term=5, master=3, is_minority=False)
+    assert bench.machine.term(now=bench.now) == TermPair(5, BOB)
+
+
+def test_a_minority_master_is_not_followed_into_less_of_the_settled_history() -> None:
+    bench = ElectionBench()
+    bench.beat(2, term=4, master=2, is_minority=True, position=OLDER)
+    assert bench.machine.role == "resting"
+    bench.beat(2, term=4, master=2, is_minority=True, position=BASE)
+    assert bench.machine.role == "member"
+
+
+def test_a_minority_master_that_does_not_hear_this_node_is_not_followed() -> None:
+    bench = ElectionBench()
+    bench.beat(2, term=4, master=2, is_minority=True, unheard=(ME,))
+    assert bench.machine.role == "resting"
+    bench.beat(2, term=4, master=2, is_minority=False, unheard=(ME,))
+    assert bench.machine.role == "member"
+
+
+def test_no_term_below_the_own_log_is_followed() -> None:
+    bench = ElectionBench()
+    mine = LogPosition(5, 20, 5, 20)
+    bench.log = replace(bench.log, durable=mine, head=mine)
+    bench.beat(2, term=4, master=2)
+    assert bench.machine.role == "resting"
+    assert bench.machine.claimed(now=bench.now) == (5, None), "so that the master learns of it"
+
+
+def test_a_member_hears_what_its_master_has_committed_and_only_its_master() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    (heard,) = [e for e in bench.beat(2, term=2, master=2) if isinstance(e, HearCommit)]
+    assert heard.term == TermPair(2, ANN)
+    assert not [e for e in bench.beat(3, term=2, master=2) if isinstance(e, HearCommit)]
+
+
+def test_a_master_that_claims_nothing_any_more_is_followed_no_more() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    assert "Rest" in kinds(bench.beat(2, term=2))
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_master_is_missed_when_it_is_silent_and_at_once_when_its_process_has_ended(
+    is_refused: bool,
+) -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    if is_refused:
+        assert "Rest" in kinds(bench.refuse(2))
+        return
+    assert "Rest" not in kinds(bench.wait(1.99))
+    assert "Rest" in kinds(bench.wait(0.02))
+
+
+def test_heartbeats_that_were_on_their_way_when_a_process_ended_do_not_revive_it() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    bench.refuse(2)
+    bench.beat(2, term=2, master=2)
+    assert bench.machine.term(now=bench.now) is None
+    bench.beat(2, term=2, master=2, boot="b" * 16)
+    assert bench.machine.term(now=bench.now) == TermPair(2, ANN)
+
+
+def test_a_node_that_lives_behind_a_closed_port_is_alive_again_after_a_moment() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    bench.refuse(2)
+    bench.wait(1.1)
+    bench.beat(2, term=2, master=2)
+    assert bench.machine.sight.is_alive(ANN, now=bench.now)
+
+
+def test_a_link_that_opens_again_does_not_make_the_former_process_alive() -> None:
+    bench = ElectionBench()
+    bench.beat(2)
+    bench.refuse(2)
+    bench.give(LinkSeen(peer=ANN, is_refused=False))
+    assert not bench.machine.sight.is_alive(ANN, now=bench.now)
+
+
+# ---- Campaigns ----
+
+
+def test_a_lone_node_with_fellows_waits_ten_seconds_and_leads_as_a_minority() -> None:
+    bench = ElectionBench(2, listened_s=0.0)
+    assert "Lead" not in kinds(bench.wait(9.9))
+    (lead,) = [e for e in bench.wait(1.0) if isinstance(e, Lead)]
+    assert lead.is_minority
+
+
+def test_in_quorum_a_minority_never_campaigns() -> None:
+    bench = ElectionBench(4, policy="quorum", listened_s=0.0)
+    for _ in range(60):
+        bench.beat(2)
+        assert campaigns(bench.wait(0.5)) == []
+
+
+def test_in_availability_every_voter_that_is_alive_is_needed() -> None:
+    bench = ElectionBench(5)
+    for number in (2, 3, 4):
+        bench.beat(number)
+    (asked,) = campaigns(bench.wait(0.3))
+    for number in (2, 3):
+        vote = Vote(number=asked.number, is_trial=True, denial="", known_number=1)
+        assert kinds(bench.answer(number, vote)) == []
+    vote = Vote(number=asked.number, is_trial=True, denial="master", known_number=1)
+    bench.answer(4, vote)
+    assert "Lead" not in kinds(bench.wait(0.05))
+    assert bench.machine.role == "resting"
+
+
+def test_a_voter_whose_disk_fails_does_not_keep_the_others_from_electing() -> None:
+    bench = ElectionBench(3)
+    bench.beat(2)
+    bench.beat(3)
+    effects = bench.wait(0.4)
+    for is_trial in (True, False):
+        asked = campaigns(effects)[-1]
+        bench.answer(2, Vote(asked.number, is_trial, "", 1))
+        effects = bench.answer(3, Vote(asked.number, is_trial, "" if is_trial else "disk", 1))
+        effects += bench.wait(0.01)
+    assert bench.machine.role == "master"
+
+
+def test_an_old_answer_counts_for_nothing() -> None:
+    bench = ElectionBench(3, policy="quorum")
+    bench.beat(2)
+    (asked,) = campaigns(bench.wait(0.4))
+    bench.answer(2, Vote(asked.number - 1, True, "", 1))
+    bench.answer(2, Vote(asked.number, False, "", 1))
+    assert not [e for e in bench.effects if isinstance(e, SaveVote)]
+    bench.answer(2, Vote(asked.number, True, "", 1))
+    assert [e for e in bench.effects if isinstance(e, SaveVote)]
+
+
+def test_whoever_encourages_another_lets_it_go_first() -> None:
+    bench = ElectionBench(3)
+    bench.beat(2)
+    bench.beat(3)
+    bench.ask(2, 2, is_trial=True)
+    assert campaigns(bench.wait(0.45)) == []
+
+
+def test_higher_rank_starts_earlier() -> None:
+    starts: list[float] = []
+    for priority in (100, 50, 0):
+        bench = ElectionBench(3, priority=priority)
+        bench.beat(2)
+        began_s = bench.now
+        while not campaigns(bench.effects):
+            bench.wait(0.005)
+        starts.append(bench.now - began_s)
+    assert starts == sorted(starts)
+    assert starts[0] < 0.11
+    assert 0.2 <= starts[2] < 0.31
+
+
+def test_a_node_that_lags_suspects_more_slowly_and_does_not_campaign() -> None:
+    bench = ElectionBench(3)
+    bench.follow(2)
+    bench.beat(3)
+    bench.jump(1.0)
+    bench.beat(3)
+    assert bench.machine.sight.is_lagging(now=bench.now)
+    bench.wait(1.5)
+    bench.beat(3)
+    assert bench.machine.term(now=bench.now) == TermPair(2, ANN), "its own stall accuses nobody"
+    bench.wait(2.0)
+    bench.beat(3)
+    bench.wait(0.6)
+    assert bench.machine.term(now=bench.now) is None
+    bench.beat(3)
+    assert campaigns(bench.wait(0.5)) == []
+
+
+def test_a_node_that_lags_campaigns_when_another_misses_the_master_and_has_an_older_log() -> None:
+    bench = ElectionBench(3)
+    bench.jump(1.0)
+    bench.beat(2)
+    assert bench.denial(2, 2, is_trial=True, position=OLDER) == "log"
+    assert campaigns(bench.wait(0.5))
+
+
+def test_a_node_that_leaves_campaigns_no_more() -> None:
+    bench = ElectionBench(3)
+    bench.give(BeginLeaving())
+    bench.beat(2)
+    bench.beat(3)
+    assert campaigns(bench.wait(5.0)) == []
+
+
+def test_a_node_whose_promises_are_unreadable_votes_once_it_has_heard_every_voter() -> None:
+    bench = ElectionBench(3, is_damaged=True)
+    bench.beat(2, term=7)
+    assert bench.denial(2, 8) == "disk"
+    assert bench.denial(2, 8, position=OLDER) == "log"
+    bench.beat(3, term=9)
+    assert bench.denial(2, 9) == "voted", "nobody knows of a higher number than nine"
+    (saved,) = [e for e in bench.ask(2, 10) if isinstance(e, SaveVote)]
+    assert saved == SaveVote(vote=TermVote(term=10, voted_for=ANN), replaces_damaged=True)
+    (saved,) = [e for e in bench.ask(3, 11) if isinstance(e, SaveVote)]
+    assert not saved.replaces_damaged
+
+
+def test_a_node_whose_promises_are_unreadable_still_follows() -> None:
+    bench = ElectionBench(3, is_damaged=True)
+    bench.follow(2, term=7)
+
+
+# ---- The master ----
+
+
+def test_a_master_whose_clock_jumped_drops_its_role_before_anything_else() -> None:
+    bench = a_master()
+    bench.jump(1.9)
+    assert bench.machine.is_master(now=bench.now)
+    bench.jump(0.2)
+    assert not bench.machine.is_master(now=bench.now), "seen by whoever asks, before any look"
+    assert bench.machine.term(now=bench.now) is None
+    effects = bench.beat(2, term=2, master=1)
+    assert isinstance(effects[0], Rest)
+    assert not [e for e in effects if isinstance(e, Journalled)]
+
+
+def test_in_quorum_a_master_decides_nothing_once_its_lease_has_run_out() -> None:
+    bench = a_master(5, policy="quorum")
+    for number in (2, 3):
+        bench.beat(number, term=2, master=1)
+    bench.wait(1.9)
+    assert bench.machine.is_master(now=bench.now)
+    bench.wait(0.2)
+    assert not bench.machine.is_master(now=bench.now)
+    assert bench.machine.claimed(now=bench.now) == (2, None)
+    assert not bench.denial(3, 3, is_trial=True)
+
+
+def test_in_quorum_a_master_goes_on_in_its_term_when_it_is_heard_again() -> None:
+    bench = a_master(policy="quorum")
+    bench.wait(4.0)
+    bench.beat(2, term=2)
+    bench.wait(0.3)
+    assert bench.machine.is_master(now=bench.now)
+    assert bench.machine.claimed(now=bench.now) == (2, ME)
+    assert not [e for e in bench.effects if isinstance(e, Lead | Rest)]
+
+
+def test_in_quorum_a_master_that_asks_in_vain_is_known_to_hear_by_the_trial_that_it_gets() -> None:
+    bench = a_master(policy="quorum")
+    bench.wait(4.0)
+    bench.beat(2, term=2, unheard=(ME,))
+    assert not bench.machine.is_master(now=bench.now)
+    assert bench.denial(2, 3, is_trial=True) == "master"
+
+
+def test_a_master_counts_only_what_its_own_followers_have() -> None:
+    bench = a_master()
+    (noted,) = [e for e in bench.beat(2, term=2, master=1) if isinstance(e, Journalled)]
+    assert (noted.member, noted.number, noted.seq) == (ANN, 2, BASE.seq)
+    assert not [e for e in bench.beat(3, term=2) if isinstance(e, Journalled)]
+
+
+def test_a_settled_master_outbids_a_minoritys_number_and_leads_on_meanwhile() -> None:
+    bench = a_master()
+    bench.beat(2, term=2, master=1)
+    effects = bench.beat(3, term=5, master=3, is_minority=True)
+    assert campaigns(effects)[0].number == 6, "at once"
+    assert campaigns(effects)[0].is_trial
+    assert bench.machine.is_master(now=bench.now)
+    assert not [e for e in effects if isinstance(e, Rest)]
+
+
+def test_a_master_gives_way_to_a_higher_settled_term() -> None:
+    bench = a_master()
+    effects = bench.beat(3, term=3, master=3)
+    assert Follow(term=TermPair(3, BOB)) in effects
+    assert not bench.machine.is_master(now=bench.now)
+
+
+def test_a_master_knows_that_its_minority_term_was_settled_from_its_log() -> None:
+    bench = ElectionBench(2)
+    bench.wait(10.0)
+    assert bench.machine.is_minority
+    head = LogPosition(1, 10, 2, 11)
+    bench.log = replace(bench.log, head=head, ends_in_minority=True)
+    bench.wait(0.3)
+    assert bench.machine.is_minority
+    bench.log = replace(bench.log, head=LogPosition(2, 12, 2, 12), ends_in_minority=False)
+    bench.wait(0.3)
+    assert not bench.machine.is_minority
+
+
+# ---- Odd nodes ----
+
+
+def test_a_removed_node_takes_no_part() -> None:
+    bench = a_master()
+    bench.log = replace(bench.log, removed=frozenset({ME}))
+    assert "Rest" in kinds(bench.wait(0.3))
+    assert bench.ask(2, 9) == []
+    assert not [e for e in bench.wait(5.0) if not isinstance(e, Rest)]
+
+
+def test_what_a_removed_node_says_is_ignored() -> None:
+    bench = ElectionBench()
+    bench.log = replace(bench.log, removed=frozenset({BOB}))
+    bench.beat(3, term=9, master=3)
+    assert bench.ask(3, 10) == []
+    assert bench.machine.known_number == 1
+    assert not bench.machine.sight.is_alive(BOB, now=bench.now)
+
+
+def test_a_guest_whose_log_names_no_members_waits_for_a_master() -> None:
+    bench = ElectionBench(1, listened_s=0.0)
+    bench.log = replace(bench.log, members=frozenset(), voters=frozenset())
+    assert campaigns(bench.wait(30.0)) == []
+    assert not [e for e in bench.effects if isinstance(e, SaveVote)]
+    bench.follow(2, term=4)
+
+
+def test_a_node_that_had_left_and_is_alone_may_lead_in_the_end() -> None:
+    bench = ElectionBench(3, listened_s=0.0)
+    bench.log = replace(bench.log, voters=frozenset({ANN, BOB}))
+    assert [e for e in bench.wait(11.0) if isinstance(e, Lead)]
+
+
+def test_where_all_have_left_whoever_is_back_may_lead() -> None:
+    bench = ElectionBench(3, listened_s=0.0)
+    bench.log = replace(bench.log, voters=frozenset())
+    assert [e for e in bench.wait(11.0) if isinstance(e, Lead)]
+
+
+def test_two_processes_on_one_key_are_told_apart_from_a_restart() -> None:
+    bench = ElectionBench()
+    bench.beat(2, boot="a" * 16)
+    bench.beat(2, boot="b" * 16)
+    assert bench.machine.peers.duplicates(now=bench.now) == ()
+    bench.beat(2, boot="a" * 16)
+    (found,) = bench.machine.peers.duplicates(now=bench.now)
+    assert (found.node_id, found.boot_ids) == (ANN, ("a" * 16, "b" * 16))
+    bench.wait(10.1)
+    assert bench.machine.peers.duplicates(now=bench.now) == ()
+
+
+def test_another_process_on_this_nodes_own_key_is_noticed_and_otherwise_ignored() -> None:
+    bench = ElectionBench()
+    bench.beat(1, term=9, master=1, boot="f" * 16)
+    (found,) = bench.machine.peers.duplicates(now=bench.now)
+    assert found.node_id == ME
+    assert bench.machine.known_number == 1
+    assert bench.ask(1, 9) == []
+
+
+def test_a_heartbeat_goes_out_twice_a_second() -> None:
+    bench = ElectionBench()
+    beats = [e for e in bench.wait(10.0) if isinstance(e, Beat) and e.to is None]
+    assert 19 <= len(beats) <= 21
