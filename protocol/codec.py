@@ -92,7 +92,7 @@ def _check(value: object, depth: int) -> None:
     kind = type(value)
     if kind is dict:
         fields = cast("dict[str, Any]", value)
-        if not all(type(name) is str for name in fields):
+        if not _STRINGS.issuperset(map(type, fields)):
             raise _bad_frame("a map has a key that is no string")
         children = fields.values()
     elif kind is tuple:
@@ -114,6 +114,7 @@ def _check(value: object, depth: int) -> None:
             _check(child, depth + 1)
 
 
+_STRINGS: Final = frozenset((str,))
 _LEAVES: Final = frozenset((str, int, bytes, bool, type(None)))
 
 

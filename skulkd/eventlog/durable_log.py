@@ -3,6 +3,7 @@
 Stands between the log's roles, which know events and states, and the journal, which knows bytes.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -128,13 +129,9 @@ class RecoveredLog(NamedTuple):
 
 def sequenced_of(record: JournalRecord, event: Event) -> SequencedEvent:
     """Give a record's event with its place."""
-    return SequencedEvent(
-        term=record.term,
-        seq=record.seq,
-        at_ms=record.at_ms,
-        command_id=None if record.cause is None else CommandId(record.cause),
-        event=event,
-    )
+    cause = record.cause
+    command_id = None if cause is None else CommandId(cause)
+    return SequencedEvent(record.term, record.seq, record.at_ms, command_id, event)
 
 
 def unpack_state(data: bytes) -> ClusterState:
@@ -171,6 +168,8 @@ class DurableLog:
 
     def __init__(self, fold: StateFold) -> None:
         self._appended = fold.state
+        self._newest = fold.state
+        self._unsent: list[EncodedRecord] = []
         self._journal: Journal | None = None
         self.recovered = fold.result()
         """What the replay found; of use until the log goes on."""
@@ -229,7 +228,7 @@ class DurableLog:
 
     @property
     def seq(self) -> int:
-        """Of the last appended event."""
+        """Of the last event that the journal was handed."""
         return self._open_journal().seq
 
     @property
@@ -252,14 +251,16 @@ class DurableLog:
         self._open_journal().on_progress = watcher
 
     def append(self, records: Sequence[EncodedRecord], state: ClusterState) -> None:
-        """Add records to the log; they become durable together with others.
+        """Add records to the log; those of one turn of the loop go to the journal together.
 
         Args:
             records: The next ones.
             state: After the last of them.
         """
-        self._open_journal().append_encoded(records)
-        self._appended = state
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._unsent.extend(records)
+        self._newest = state
 
     async def replace(
         self,
@@ -285,6 +286,7 @@ class DurableLog:
             self._appended = state
             on_done()
 
+        self._unsent.clear()
         await self._open_journal().replace(snapshot, keeps_old=keeps_old, on_done=switch)
 
     async def keep_commit_mark(self, mark: CommitMark) -> None:
@@ -300,7 +302,15 @@ class DurableLog:
 
     async def close(self) -> None:
         """Write what waits and close the files; waits as long as the disk takes."""
+        self._send()
         await self._open_journal().close()
+
+    def _send(self) -> None:
+        """Hand the journal what was appended in this turn, and the state that includes it."""
+        if self._unsent and self._journal is not None and not self._journal.is_closing:
+            self._journal.append_encoded(self._unsent)
+            self._appended = self._newest
+        self._unsent = []
 
     def _image(self) -> StateImage:
         state = self._appended

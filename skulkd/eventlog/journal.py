@@ -227,6 +227,11 @@ class Journal:
         return self._durable_seq
 
     @property
+    def is_closing(self) -> bool:
+        """Whether it takes no more records."""
+        return self._is_closing
+
+    @property
     def is_counting(self) -> bool:
         """Whether the disk has failed, so that records are only counted."""
         return bool(self._counting_reason)
