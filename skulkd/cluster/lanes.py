@@ -41,7 +41,7 @@ LANES: Final[Mapping[Lane, LaneRules]] = {
     "bulk": LaneRules(
         port="bulk", planes=("data", "telemetry"), n_ahead=64, heartbeat_s=5.0, silence_s=10.0
     ),
-    "files": LaneRules(port="bulk", planes=("files",), n_ahead=2, heartbeat_s=5.0, silence_s=10.0),
+    "files": LaneRules(port="bulk", planes=("files",), n_ahead=8, heartbeat_s=5.0, silence_s=10.0),
 }
 
 PLANE_LANE: Final[Mapping[Plane, Lane]] = {
