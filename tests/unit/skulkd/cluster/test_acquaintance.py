@@ -1,0 +1,84 @@
+import pytest
+
+from protocol.envelope import WIRE_VERSION
+from protocol.hello import Hello, OtherWire
+from protocol.ids import cluster_id_of, node_id_of
+from skulkd.cluster.acquaintance import Acquaintance, Connection
+
+OWN, PEER = node_id_of(b"o" * 32), node_id_of(b"p" * 32)
+CLUSTER = cluster_id_of(b"c" * 16)
+HOST = "10.0.0.7"
+
+
+def _hello(node: str = PEER, **changes: object) -> Hello:
+    fields = {
+        "wire": WIRE_VERSION,
+        "build": "0.2",
+        "node_id": node,
+        "boot_id": "b1",
+        "cluster_id": CLUSTER,
+        "base_port": 12416,
+    }
+    return Hello.model_validate(fields | changes)
+
+
+OWN_HELLO = _hello(OWN, build="0.1")
+
+
+def _met() -> Acquaintance:
+    acquaintance = Acquaintance(PEER)
+    assert acquaintance.meet(("election", b"1"), Connection("election", 5, HOST))
+    return acquaintance
+
+
+def test_a_hello_in_order_tells_build_boot_and_where_to_dial() -> None:
+    acquaintance = _met()
+    assert not acquaintance.hear(_hello(), OWN_HELLO, now_s=1.0)
+    assert (acquaintance.build, acquaintance.boot_id) == ("0.2", "b1")
+    assert acquaintance.address == f"{HOST}:12416"
+
+
+def test_an_ipv6_host_stands_in_brackets() -> None:
+    acquaintance = Acquaintance(PEER)
+    acquaintance.meet(("election", b"1"), Connection("election", 5, "fd00::7"))
+    acquaintance.hear(_hello(), OWN_HELLO, now_s=1.0)
+    assert acquaintance.address == "[fd00::7]:12416"
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        (OtherWire(9, "9.9"), ("9", "9.9", "0.1", "same build")),
+        (_hello(OWN), (PEER, OWN, "calls itself")),
+        (
+            _hello(cluster_id=cluster_id_of(b"other" * 4)),
+            (CLUSTER, "join again"),
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_hello_is_said_in_words(
+    hello: Hello | OtherWire, words: tuple[str, ...]
+) -> None:
+    acquaintance = _met()
+    reason = acquaintance.hear(hello, OWN_HELLO, now_s=1.0)
+    assert [word for word in words if word not in reason] == []
+    assert acquaintance.address is None
+
+
+def test_a_connection_is_new_once_and_the_newest_sixteen_are_known() -> None:
+    acquaintance = _met()
+    assert not acquaintance.meet(("election", b"1"), Connection("election", 5, HOST))
+    for number in range(100):
+        assert acquaintance.meet(("bulk", b"%d" % number), Connection("bulk", number, HOST))
+    assert [one.fd for one in acquaintance.connections()] == list(range(84, 100))
+
+
+def test_two_boots_from_two_hosts_are_a_duplicate() -> None:
+    acquaintance = _met()
+    for second in range(10):
+        host, boot_id = ((HOST, "b1"), ("10.0.0.8", "b2"))[second % 2]
+        acquaintance.meet(("election", b"%d" % second), Connection("election", second, host))
+        acquaintance.hear(_hello(boot_id=boot_id), OWN_HELLO, now_s=float(second))
+    found = acquaintance.duplicate(10.0)
+    assert found is not None
+    assert found.addresses == (HOST, "10.0.0.8")
