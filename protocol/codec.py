@@ -28,7 +28,8 @@ _packb = cast("Callable[..., bytes]", msgpack.packb)  # pyright: ignore[reportUn
 _unpackb = cast("Callable[..., object]", msgpack.unpackb)  # pyright: ignore[reportUnknownMemberType]
 
 decode_trusted_values: Final[Callable[[bytes], object]] = partial(_unpackb, use_list=False)
-"""Decode a value that a checksum of our own covers; `ValueError` when it is none.
+"""Decode a value that a checksum of our own covers, or every part of which the caller checks;
+`ValueError` when it is none.
 
 Not a `def`: the journal calls it once a record, and a Python frame would be a tenth of a start.
 """
