@@ -85,10 +85,14 @@ class SimulatedCall:
         method: Of HTTP.
         path: Decoded.
         body: Sent as JSON.
+        number: Of that node.
     """
 
-    def __init__(self, app: ApiApp, method: str, path: str, body: object = None) -> None:
+    def __init__(
+        self, app: ApiApp, method: str, path: str, body: object = None, *, number: int = 1
+    ) -> None:
         self.app = app
+        self.number = number
         self.connection = SimulatedConnection()
         content = b"" if body is None else json.dumps(body).encode()
         scope: AsgiScope = {
@@ -107,7 +111,7 @@ class SimulatedCall:
 
         self._task = asyncio.create_task(
             _bounded(app, scope, receive, self.connection),
-            name=f"request/{next(_numbers):09} {method} {path}",
+            name=f"request {number}/{next(_numbers):09} {method} {path}",
         )
 
     @property

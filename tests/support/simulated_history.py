@@ -202,7 +202,7 @@ class History:
         await self._die(act)
         await asyncio.sleep(act.down_s)
         if act.again_after_s is not None:
-            starting = asyncio.create_task(self._start(), name="node/start")
+            starting = asyncio.create_task(self._start(), name="node 1/start")
             await asyncio.sleep(act.again_after_s)
             await self._die(act)
             with contextlib.suppress(asyncio.CancelledError, OSError, SkulkError):

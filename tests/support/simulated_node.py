@@ -8,9 +8,10 @@ outlives a node (its disk, its machine, its files) is the world's; a node is one
 import asyncio
 import random
 import signal
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from protocol.cards import EngineName, ModelCard
 from protocol.commands import Command, CommandReply
@@ -22,8 +23,15 @@ from protocol.peer_messages import CallApi
 from protocol.state import ClusterState
 from skulkd.api.app import ApiApp, create_app
 from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.node_cluster import ClusterRoomsAccess, NodeCluster
+from skulkd.api.node_joining import JoiningAccess, NodeJoining
 from skulkd.api.peer_api_client import PeerApiClient
 from skulkd.api.previews import PreviewService
+from skulkd.cluster.addresses import ClusterAddress, InterfaceAddress, MachineAddresses
+from skulkd.cluster.closed_transport import ClosedTransport
+from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, DoorTransport
+from skulkd.cluster.discovery import Announcement, cluster_hash_of
+from skulkd.cluster.join_guest import JoinGuest
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.simulated import SimulatedNetwork
 from skulkd.cluster.transport import Peer
@@ -31,16 +39,19 @@ from skulkd.core.apply import repeated
 from skulkd.core.invariants import event_violations, violations
 from skulkd.core.lifecycle import Deadlines
 from skulkd.data_rooms import DataRooms
+from skulkd.eventlog.cluster_change import change_cluster
 from skulkd.eventlog.cluster_gateway import ClusterGateway
 from skulkd.eventlog.journal import JournalLimits
 from skulkd.eventlog.journal_term import TermFile
 from skulkd.eventlog.replica import Replica
+from skulkd.own_membership import OwnMembership
 from skulkd.rooms import Rooms, RoomsParts, RoomsSpec
+from skulkd.runtime.choices import Choices, ChoicesFile, KeptChoices
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.disk import Disk
-from skulkd.runtime.identity import Identity, KeyPair
+from skulkd.runtime.identity import Identity, KeyPair, load_or_create
 from skulkd.runtime.simulated_disk import SimulatedDisk
-from skulkd.runtime.tasks import Tasks
+from skulkd.runtime.tasks import Tasks, run_blocking
 from skulkd.runtime.virtual_time import VirtualLoop
 from skulkd.worker.accelerators import AcceleratorProbe
 from skulkd.worker.launchers.base import LauncherPaths
@@ -48,10 +59,9 @@ from skulkd.worker.machine import MachineView
 from skulkd.worker.probes import ProbeSettings
 from skulkd.worker.readings import JournalStatus
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
-from tests.support.builders import a_cluster_id, a_node_id, a_public_key, an_engine, some_facts
+from tests.support.builders import a_node_id, a_public_key, an_engine, some_facts
 from tests.support.fake_cluster import FakeLogs
 from tests.support.fake_ports import FakeHealth, FakeListeners
-from tests.support.simulated_cluster import SimulatedCluster
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.simulated_launcher import SimulatedLauncher
 from tests.support.simulated_machine import HEALTHY, Mood, SimulatedMachine, SimulatedProcess
@@ -65,11 +75,15 @@ DEADLINES: Final = Deadlines(
 )
 _LIMITS: Final = JournalLimits(max_segment_bytes=16_384, retry_s=1.0)
 _STOP_S: Final = 12.0
+_STOP_IN_CLUSTER_S: Final = 1.7
+"""As much as `skulkd.node` gives to each of its parts."""
 _REQUESTS_S: Final = 1.5
 _HELD_S: Final = 3.5
 """A process that takes longer to come or to go may still be there when a stop has to end."""
-_OWNERS: Final = ("node/", "worker/", "request/")
-"""How the names of a node's tasks begin; requests are started by `simulated_clients`."""
+_API_PORT: Final = 52_415
+_DIAL_S: Final = 0.01
+_LINK: Final = 24
+"""How many bits all addresses of the simulated network share."""
 
 
 @final
@@ -96,14 +110,9 @@ class SimulatedWorld:
         # ruff: ignore[suspicious-non-cryptographic-random-usage]  a repeatable history is the aim
         self.chance = random.Random(seed)
         self.network = network or SimulatedNetwork(self.chance)
+        self.number = number
         self.name = f"box-{number}"
-        self.identity = Identity(
-            node_id=a_node_id(number),
-            cluster_id=a_cluster_id(),
-            keys=KeyPair(public_key=bytes.fromhex(a_public_key(number)), secret_key=bytes(32)),
-        )
-        self.seeds: tuple[Peer, ...] = ()
-        """Of a node that another one's cluster has admitted."""
+        self.keys = KeyPair(public_key=bytes.fromhex(a_public_key(number)), secret_key=bytes(32))
         self.clock = LoopClock(loop, epoch_ms=EPOCH_MS)
         self.disk = SimulatedDisk(stall=loop.stall_job)
         self.disk.make_private_directory(HOME)
@@ -111,16 +120,19 @@ class SimulatedWorld:
         self.store = SimulatedStore(cards)
         self.moods: dict[str, Mood] = {}
         """How the next processes of a model behave; healthy where nothing is said."""
-        self.durable: dict[CommandId, int] = {}
-        """Commands acknowledged as durable, with the seq that was named."""
         self.problems: list[str] = []
         """What does not hold."""
-        self.committed: dict[CommandId, int] = {}
-        """Commands that led to events, with the seq of their last one."""
         self.n_lives = 0
         self.role: Role = "full"
         """Of the next life; what is placed on a `management` node waits."""
-        self.node_id = self.identity.node_id
+        self.node_id = a_node_id(number)
+        # An address is a node's for good, from the first moment on.
+        self.network.attach(self.node_id)
+        self.network.detach(self.node_id)
+        self.witness: Witness = Promises(self)
+        """Sees what this world's nodes show and promise; one for all the nodes of a cluster."""
+        self.on_restart: Callable[[SimulatedNode], None] | None = None
+        """Told of a node that ends in order to begin anew, in another cluster."""
 
     def mood_of(self, model_id: str) -> Mood:
         """Say how the next process of a model behaves."""
@@ -131,28 +143,88 @@ class SimulatedWorld:
         return command_id_of(self.node_id, self.chance.randbytes(20))
 
 
+class Witness(Protocol):
+    """Remembers what nodes show and promise, and notes what does not fit."""
+
+    def on_begin(self, node: "SimulatedNode") -> None:
+        """A life has read what the one before it left."""
+        ...
+
+    def on_event(self, node: "SimulatedNode", sequenced: SequencedEvent) -> None:
+        """A node shows an event as committed."""
+        ...
+
+    def on_reset(self, node: "SimulatedNode") -> None:
+        """A node shows a state that it did not reach event by event."""
+        ...
+
+    def on_reply(self, node: "SimulatedNode", command: Command, reply: CommandReply) -> None:
+        """A command is acknowledged."""
+        ...
+
+
 @final
-class SimulatedGateway:
-    """Implements `CommandGateway`, and remembers what it promised.
+class Promises:
+    """Implements `Witness` for a node that is alone: what was durable comes back.
 
     Args:
-        world: Where promises are kept.
+        world: Of the node.
+    """
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        self._world = world
+        self._durable: dict[CommandId, int] = {}
+        """Commands acknowledged as durable, with the seq that was named."""
+        self._committed: set[CommandId] = set()
+        """Commands that led to events."""
+
+    def on_begin(self, node: "SimulatedNode") -> None:
+        """Look for everything that was durable."""
+        for command_id, seq in self._durable.items():
+            result = repeated(node.rooms.log.appended, command_id)
+            if result is None or result.seq != seq:
+                self._world.problems.append(
+                    f"{command_id}, durable at seq {seq}, came back as {result}"
+                )
+
+    def on_event(self, node: "SimulatedNode", sequenced: SequencedEvent) -> None:
+        """Keep which command led to it."""
+        del node
+        if sequenced.command_id is not None:
+            self._committed.add(sequenced.command_id)
+
+    def on_reset(self, node: "SimulatedNode") -> None:
+        """Complain: nobody is there to reset a node that is alone."""
+        self._world.problems.append(f"reset to seq {node.state.seq}")
+
+    def on_reply(self, node: "SimulatedNode", command: Command, reply: CommandReply) -> None:
+        """Keep what was promised."""
+        del node
+        if reply.durable == "local" and command.command_id in self._committed:
+            self._durable[command.command_id] = reply.seq
+
+
+@final
+class SimulatedGateway:
+    """Implements `CommandGateway`, and tells what it promised.
+
+    Args:
+        node: Whose it is.
         behind: The node's own.
     """
 
-    def __init__(self, world: SimulatedWorld, behind: ClusterGateway) -> None:
-        self._world = world
+    def __init__(self, node: "SimulatedNode", behind: ClusterGateway) -> None:
+        self._node = node
         self._behind = behind
 
     def mint_command_id(self) -> CommandId:
         """Make a new id."""
-        return self._world.mint()
+        return self._node.world.mint()
 
     async def submit(self, command: Command) -> CommandReply:
         """Have a command decided and committed."""
         reply = await self._behind.submit(command)
-        if reply.durable == "local" and command.command_id in self._world.committed:
-            self._world.durable[command.command_id] = reply.seq
+        self._node.world.witness.on_reply(self._node, command, reply)
         return reply
 
 
@@ -169,18 +241,24 @@ class SimulatedNode:
         self.world = world
         self.disk = PoweredDisk(world.disk)
         self.table = ReadingsTable()
-        self.tasks = Tasks("node", on_death=self._on_death)
+        self.tasks = Tasks(f"node {world.number}", on_death=self._on_death)
         self.n_events = 0
+        self.has_begun = False
+        """Whether it serves HTTP, and has not died since."""
+        self.is_dead = False
+        self.identity: Identity
+        self.choices: KeptChoices
         self.replica: Replica
         self.app: ApiApp
         self.worker: WorkerService
         self.launcher: SimulatedLauncher | None = None
         self.rooms: Rooms
         self.data: DataRooms
-        self.transport = world.network.attach(
-            world.node_id, public_key=world.identity.keys.public_key
-        )
-        self._before = ClusterState(cluster_id=world.identity.cluster_id)
+        self.door: ClusterDoor
+        self.membership: OwnMembership
+        self.boot_id = f"{world.number:08x}{world.n_lives:08x}"
+        self.transport = ClosedTransport(world.node_id)
+        self._before: ClusterState
 
     @classmethod
     async def start(cls, world: SimulatedWorld) -> "SimulatedNode":
@@ -195,37 +273,21 @@ class SimulatedNode:
         return self.replica.state
 
     async def begin(self) -> None:
-        """Start the rooms."""
+        """Start the rooms, in the order of `skulkd.node`."""
         world, clock = self.world, self.world.clock
-        rooms, _ = await Rooms.open(
-            RoomsSpec(
-                identity=world.identity,
-                name=world.name,
-                role=world.role,
-                boot_id=f"{world.n_lives:016x}",
-                seeds=world.seeds,
-                journal=HOME / "journal",
-                journal_limits=_LIMITS,
-            ),
-            RoomsParts(
-                disk=self.disk,
-                clock=clock,
-                transport=self.transport,
-                keeper=TermFile(self.disk, HOME / "term"),
-                table=self.table,
-                rng=world.chance,
-                random_bytes=world.chance.randbytes,
-                tasks=self.tasks,
-            ),
-        )
-        self.rooms = rooms
-        self._check_recovered(rooms.log.appended)
+        await self._read_home()
+        rooms = self.rooms = await self._open_rooms()
+        self.world.problems.extend(f"recovered: {what}" for what in violations(rooms.log.appended))
         self.replica = rooms.replica
         self._before = self.state
+        world.witness.on_begin(self)
         self.replica.subscribe(self._check_event, self._on_reset)
-        gateway = SimulatedGateway(world, rooms.gateway)
+        gateway = SimulatedGateway(self, rooms.gateway)
+        self._make_door(rooms)
         self.worker = self._make_worker(gateway)
-        rooms.set_addresses(world.network.peer(world.node_id).addresses)
+        if self.choices.now.cluster_open:
+            await self.door.open()
+        self.membership.start()
         rooms.start()
         if await rooms.arrive():
             await self._disown()
@@ -241,14 +303,142 @@ class SimulatedNode:
         )
         self.app = create_app(self._dependencies(gateway))
         rooms.calls.serve(CallApi, self.app.peers.handle)
+        rooms.set_api_port(_API_PORT)
+        self.has_begun = True
         self.worker.start()
         self.data.start()
+
+    async def _read_home(self) -> None:
+        """Find out who this node is, and make the cluster that has admitted it its own."""
+        world = self.world
+        file = HOME / "identity.json"
+        self.identity = await run_blocking(
+            load_or_create,
+            self.disk,
+            file,
+            make_keys=lambda: world.keys,
+            entropy=world.chance.randbytes,
+        )
+        choices_file = ChoicesFile(self.disk, HOME / "choices.json")
+        self.choices = KeptChoices(choices_file, await run_blocking(choices_file.read))
+        joining = self.choices.now.joining
+        if joining is None:
+            return
+        self.identity = await run_blocking(
+            change_cluster,
+            self.disk,
+            self.identity,
+            joining,
+            identity_file=file,
+            journal=HOME / "journal",
+            term_file=HOME / "term",
+        )
+
+        def arrived(kept: Choices) -> Choices:
+            return kept.model_copy(update={"joining": None})
+
+        await self.choices.change(arrived)
+
+    async def _open_rooms(self) -> Rooms:
+        world = self.world
+        rooms, _ = await Rooms.open(
+            RoomsSpec(
+                identity=self.identity,
+                name=world.name,
+                role=world.role,
+                boot_id=self.boot_id,
+                seeds=tuple(
+                    Peer(
+                        node_id=seed.node_id,
+                        public_key=bytes.fromhex(seed.public_key),
+                        addresses=seed.addresses,
+                    )
+                    for seed in self.choices.now.seeds
+                ),
+                journal=HOME / "journal",
+                journal_limits=_LIMITS,
+            ),
+            RoomsParts(
+                disk=self.disk,
+                clock=world.clock,
+                transport=self.transport,
+                keeper=TermFile(self.disk, HOME / "term"),
+                table=self.table,
+                rng=world.chance,
+                random_bytes=world.chance.randbytes,
+                tasks=self.tasks,
+            ),
+        )
+        return rooms
+
+    def _make_door(self, rooms: Rooms) -> None:
+        self.door = ClusterDoor(
+            self.transport,
+            DoorSettings(
+                address=ClusterAddress(host=None, base_port=0),
+                kept_base_port=self.choices.now.base_port,
+            ),
+            DoorParts(
+                load=_load_nothing,
+                make_transport=self._attach,
+                make_discovery=None,
+                read_machine=self._read_machine,
+            ),
+            announce=self._announcement,
+            tasks=self.tasks,
+            on_addresses=rooms.set_addresses,
+            on_sighting=rooms.directory.sight,
+        )
+        self.membership = OwnMembership(
+            identity=self.identity,
+            build="simulated",
+            rooms=rooms,
+            door=self.transport,
+            reach_back=self._reach_back,
+            choices=self.choices,
+            random_bytes=self.world.chance.randbytes,
+            restart=self._restart,
+            tasks=self.tasks,
+        )
+
+    def _attach(self) -> DoorTransport:
+        world = self.world
+        return world.network.attach(world.node_id, public_key=world.keys.public_key, is_open=False)
+
+    def _read_machine(self) -> MachineAddresses:
+        host = self.world.network.host_of(self.world.node_id)
+        address = InterfaceAddress(interface="sim0", host=host, prefix=_LINK)
+        return MachineAddresses(addresses=(address,), default_interface="sim0")
+
+    def _announcement(self, base_port: int) -> Announcement:
+        return Announcement(
+            node_id=self.world.node_id,
+            public_key=self.world.keys.public_key,
+            cluster_hash=cluster_hash_of(self.identity.cluster_id),
+            base_port=base_port,
+        )
+
+    async def _reach_back(self, addresses: tuple[str, ...]) -> str:
+        """Dial a guest; an address that nobody has, or a cut, is an open question until then."""
+        network = self.world.network
+        await asyncio.sleep(_DIAL_S)
+        for address in addresses:
+            found = network.door_at(address)
+            if found is not None and not network.is_cut(self.world.node_id, found[0]):
+                return ""
+        return "no connection"
+
+    def _restart(self) -> None:
+        if not self.is_dead and self.world.on_restart is not None:
+            self.world.on_restart(self)
 
     async def _disown(self) -> None:
         try:
             await self.worker.disown()
         except SkulkError:
             return  # the master was lost meanwhile; the worker says the same again once it runs
+        if not self.rooms.is_alone:
+            return  # this node may hear of it a moment after the master has decided it
         self.world.problems.extend(
             f"{item.instance_id} is ready in a node that has just begun"
             for item in self.state.instances.values()
@@ -258,8 +448,9 @@ class SimulatedNode:
 
     async def stop(self) -> None:
         """End in good order, as `skulkd.node` does."""
+        self.has_begun = False
         self.app.stop()
-        await _end_requests()
+        await self._end_requests()
         machine = self.world.machine
         is_held = any(
             max(item.mood.gone_s, item.mood.spawn_s) > _HELD_S for item in machine.living()
@@ -269,13 +460,15 @@ class SimulatedNode:
         if late and not is_held:
             self.world.problems.append(f"a stop left {', '.join(late)}")
         await self.data.close()
-        async with asyncio.timeout(_STOP_S):
-            await self.rooms.close()
-            await self.rooms.journal.close()
+        await self._bounded(self.door.close)
+        await self._bounded(self.rooms.close)
+        await self._bounded(self.rooms.journal.close)
         await self.transport.close()
         late = await self.tasks.close(1.0)
         if late:
             self.world.problems.append(f"a stop left tasks {', '.join(late)}")
+        self.is_dead = True
+        self.disk.cut()
         # What an earlier life left, and this one had no time to find, is the next one's.
         left = [item for item in machine.living() if self._has_started(item)]
         if not is_held and any(item.exit_status is None for item in left):
@@ -283,16 +476,47 @@ class SimulatedNode:
         for process in left:
             process.signal(signal.SIGKILL)
 
+    async def _bounded(self, close: Callable[[], Awaitable[object]]) -> None:
+        """Close a part; what others must do for it, and they do not, is not waited for."""
+        is_alone = self.rooms.is_alone
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S if is_alone else _STOP_IN_CLUSTER_S):
+                await close()
+            return
+        if is_alone:
+            self.world.problems.append(f"a stop took more than {_STOP_S:.0f} s")
+
     async def die(self) -> None:
-        """End without any order: what it still does reaches neither disk nor process."""
+        """End without any order: what it still does reaches neither disk nor process nor others."""
+        self.has_begun = False
+        self.is_dead = True
         self.disk.cut()
-        self.world.network.detach(self.world.node_id)
+        await self.transport.close()
         if self.launcher is not None:
             self.launcher.cut()
-        while dying := _tasks_of_node():
+        while dying := self._own_tasks(("node", "worker", "request")):
             for task in dying:
                 task.cancel()
             await asyncio.wait(dying, timeout=10.0)
+
+    async def _end_requests(self) -> None:
+        """Give requests a moment, then end them, as the server does when it closes."""
+        requests = self._own_tasks(("request",))
+        if requests:
+            await asyncio.wait(requests, timeout=_REQUESTS_S)
+            for task in requests:
+                task.cancel()
+
+    def _own_tasks(self, owners: tuple[str, ...]) -> list[asyncio.Task[object]]:
+        """Find what runs for this node, in an order that repeats.
+
+        Requests are started by `simulated_clients`, under the node's number, too.
+        """
+        me = asyncio.current_task()
+        starts = tuple(f"{owner} {self.world.number}/" for owner in owners)
+        found = [task for task in asyncio.all_tasks() if task is not me and not task.done()]
+        mine = [task for task in found if task.get_name().startswith(starts)]
+        return sorted(mine, key=lambda task: task.get_name())
 
     def _has_started(self, process: SimulatedProcess) -> bool:
         return self.launcher is not None and self.launcher.has_started(process)
@@ -328,6 +552,7 @@ class SimulatedNode:
                 probe=probe_simulated,
                 make_launcher=self._make_launcher,
                 make_sockets_directory=lambda _path: None,
+                owner=f"worker {world.number}",
             ),
         )
 
@@ -351,7 +576,7 @@ class SimulatedNode:
             node_id=world.node_id,
             name=world.name,
             hostname=world.name,
-            boot_id=f"{world.n_lives:016x}",
+            boot_id=self.boot_id,
             version="simulated",
             role=world.role,
         )
@@ -374,20 +599,52 @@ class SimulatedNode:
             is_reachable=self.rooms.mastership.is_reachable,
             models=models,
             listeners=FakeListeners(),
-            cluster=SimulatedCluster(face, self.rooms, self.transport, world.clock),
+            cluster=NodeCluster(self._cluster_access(), self._make_joining()),
             logs=FakeLogs(),
             peers=PeerApiClient(self.rooms.calls),
             cancels=self.data.cancels,
             random=world.chance,
         )
 
-    def _check_recovered(self, state: ClusterState) -> None:
-        problems = self.world.problems
-        problems.extend(f"recovered: {what}" for what in violations(state))
-        for command_id, seq in self.world.durable.items():
-            result = repeated(state, command_id)
-            if result is None or result.seq != seq:
-                problems.append(f"{command_id}, durable at seq {seq}, came back as {result}")
+    def _cluster_access(self) -> ClusterRoomsAccess:
+        rooms = self.rooms
+        return ClusterRoomsAccess(
+            identity=self.identity,
+            name=self.world.name,
+            build="simulated",
+            transport=self.transport,
+            door=self.door,
+            log=rooms.log,
+            mastership=rooms.mastership,
+            gateway=rooms.gateway,
+            host=self.membership.host,
+            choices=self.choices,
+            clock=self.world.clock,
+            random_bytes=self.world.chance.randbytes,
+            is_durable=lambda: rooms.journal.health().mode == "durable",
+        )
+
+    def _make_joining(self) -> NodeJoining:
+        world = self.world
+        return NodeJoining(
+            JoiningAccess(
+                identity=self.identity,
+                name=world.name,
+                role=world.role,
+                build="simulated",
+                boot_id=self.boot_id,
+                api_port=lambda: _API_PORT,
+                journal=str(HOME / "journal"),
+                state=self.replica,
+                door=self.door,
+                choices=self.choices,
+                make_guest=lambda: JoinGuest(
+                    dialler=world.network.guest_dialler(world.node_id), clock=world.clock
+                ),
+                peers=(),
+                restart=self._restart,
+            )
+        )
 
     def _check_event(self, sequenced: SequencedEvent, state: ClusterState) -> None:
         self.n_events += 1
@@ -396,13 +653,13 @@ class SimulatedNode:
         problems.extend(f"seq {state.seq}: {what}" for what in violations(state))
         self._check_removed(sequenced)
         self._before = state
-        if sequenced.command_id is not None:
-            self.world.committed[sequenced.command_id] = sequenced.seq
+        self.world.witness.on_event(self, sequenced)
         planned_bytes = sum(
             shard.memory.needed_bytes
             for instance in state.instances.values()
             if instance.phase not in {"failed", "stopping"}
             for shard in instance.plan.shards
+            if shard.node_id == self.world.node_id
         )
         if planned_bytes > self.world.machine.total_bytes:
             problems.append(f"seq {state.seq}: plans take {planned_bytes} bytes")
@@ -412,6 +669,7 @@ class SimulatedNode:
         self.world.problems.extend(
             f"reset to seq {state.seq}: {what}" for what in violations(state)
         )
+        self.world.witness.on_reset(self)
 
     def _check_removed(self, sequenced: SequencedEvent) -> None:
         """See that what is said to be gone is gone; a failure is told before its process is."""
@@ -426,24 +684,12 @@ class SimulatedNode:
                 self.world.problems.append(f"{process.owner} is gone, and there: {process.pid}")
 
     def _on_death(self, story: str, _error: BaseException) -> None:
-        self.world.problems.append(f"a part of the node died: {story}")
+        if not self.is_dead:
+            self.world.problems.append(f"a part of the node died: {story}")
 
 
-async def _end_requests() -> None:
-    """Give requests a moment, then end them, as the server does when it closes."""
-    requests = _tasks_of_node(("request/",))
-    if requests:
-        await asyncio.wait(requests, timeout=_REQUESTS_S)
-        for task in requests:
-            task.cancel()
-
-
-def _tasks_of_node(owners: tuple[str, ...] = _OWNERS) -> list[asyncio.Task[object]]:
-    """Find what runs for the node that lives now, in an order that repeats."""
-    me = asyncio.current_task()
-    found = [task for task in asyncio.all_tasks() if task is not me and not task.done()]
-    mine = [task for task in found if task.get_name().startswith(owners)]
-    return sorted(mine, key=lambda task: task.get_name())
+def _load_nothing() -> None:
+    """There is no wire library here."""
 
 
 async def probe_simulated(
