@@ -84,6 +84,11 @@ class _Stream:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """A piece has arrived, or credit."""
 
+    @property
+    def is_uploading(self) -> bool:
+        """Whether pieces of the task are still to come."""
+        return bool(self.request.digest) and self.arrived_bytes < self.request.size_bytes
+
 
 @final
 class DataServer:
@@ -104,7 +109,6 @@ class DataServer:
         """So that a request that arrives twice is served once."""
         self._sender = FrameSender(links)
         self._held_bytes = 0
-        self._n_uploading = 0
         self._is_closing = False
         self._missed: dict[NodeId, int] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -200,16 +204,17 @@ class DataServer:
                 f"the task is {request.size_bytes} bytes, the limit is {MAX_TASK_BYTES}",
                 remediation="Send less in one request.",
             )
+        n_uploading = sum(1 for stream in self._streams.values() if stream.is_uploading)
         is_full = (
             self._held_bytes + request.size_bytes > MAX_HELD_BYTES
-            or (request.digest and self._n_uploading >= MAX_UPLOADING)
+            or (request.digest and n_uploading >= MAX_UPLOADING)
             or sum(1 for key in self._streams if key[0] == peer) >= MAX_STREAMS
         )
         if is_full:
             return EngineError(
                 "engine.busy",
                 f"{len(self._streams)} tasks of other nodes with {self._held_bytes} bytes are here "
-                f"already, of which {self._n_uploading} are still arriving",
+                f"already, of which {n_uploading} are still arriving",
                 remediation="Try again in a moment, or place the model on a further node.",
                 retry_after_s=1,
             )
@@ -233,12 +238,8 @@ class DataServer:
         request = stream.request
         body = request.body
         if request.digest:
-            self._n_uploading += 1
-            try:
-                while stream.arrived_bytes < request.size_bytes:
-                    await self._wait(stream, UPLOAD_STALL_S, "its task has stopped arriving")
-            finally:
-                self._n_uploading -= 1
+            while stream.is_uploading:
+                await self._wait(stream, UPLOAD_STALL_S, "its task has stopped arriving")
             body = bytes(stream.body)
             stream.body.clear()
         if len(body) < _OFF_LOOP_BYTES:

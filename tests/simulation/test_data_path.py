@@ -359,6 +359,23 @@ def test_a_node_that_holds_enough_says_that_it_is_busy(monkeypatch: pytest.Monke
     run(story, seeds=1)
 
 
+def test_64_uploads_at_a_time_are_taken_also_if_they_begin_at_once() -> None:
+    async def story(net: DataNetwork) -> None:
+        api, worker = net.nodes
+        requests = [
+            Request(n, a_command_id(n), an_instance_id(2), 1 << 20, 300_000, b"d" * 32, b"")
+            for n in range(1, 71)
+        ]
+        payload = pack_payload(tuple(map(pack_message, requests)))
+        api.transport.send(worker.node_id, "data", payload)
+        await until(lambda: worker.server.n_open > 0)
+        assert worker.server.n_open == 64
+        await until(lambda: worker.server.n_open == 0, within_s=15)
+        assert worker.server.held_bytes == 0
+
+    run(story)
+
+
 def test_a_prompt_whose_upload_is_cut_frees_what_it_held() -> None:
     async def story(net: DataNetwork) -> None:
         api, worker = net.nodes
