@@ -97,7 +97,7 @@ class Mastership:
         self._looks = looks
         self._inbox: deque[Input] = deque()
         self._n_dropped = 0
-        self._n_bad = 0
+        self._n_undecodable = 0
         self._wake = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
         self._told: _Seen | None = None
@@ -107,7 +107,7 @@ class Mastership:
         self._reports = MemberReports(spec.node_id, ports, machine, tasks)
         self._handover: asyncio.Future[str] | None = None
         self._pump: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._is_closed = self._is_leaving = False
         self.vote_error: OSError | ClusterError | None = None
         """Why the last promise that could not be kept was not kept."""
 
@@ -135,6 +135,7 @@ class Mastership:
 
     def start(self) -> None:
         """Take part: listen on the election plane, and begin to send heartbeats."""
+        self._machine.start(now=self._now())
         self._ports.transport.on_receive("election", self._on_receive)
         self._ports.transport.on_link(self._on_link)
         self._pump = self._tasks.start(self._run(), name="elections")
@@ -215,8 +216,9 @@ class Mastership:
         The cluster is told that this node has left (if a master can be reached), a master hands
         over (if somebody can take over), and everybody is told that nobody need wait.
         """
-        if self._is_closed:
+        if self._is_closed or self._is_leaving:
             return
+        self._is_leaving = True
         self._take(BeginLeaving())
         with suppress(TimeoutError):
             async with timeout(FAREWELL_S):
@@ -248,6 +250,8 @@ class Mastership:
             last_master=machine.last_master,
             is_lagging=machine.sight.is_lagging(now=now),
             n_elections=self._n_elections,
+            n_dropped=self._n_dropped,
+            n_undecodable=self._n_undecodable,
             members=tuple(
                 self._member_seen(node_id) for node_id in sorted(self._ports.log.appended.members)
             ),
@@ -269,9 +273,9 @@ class Mastership:
         try:
             message = unpack_election(payload)
         except ProtocolError as error:
-            self._n_bad += 1
+            self._n_undecodable += 1
             _log.log(
-                logging.WARNING if self._n_bad == 1 else logging.DEBUG,
+                logging.WARNING if self._n_undecodable == 1 else logging.DEBUG,
                 "%s sent a frame that does not decode: %s",
                 sender,
                 error.message,
@@ -301,15 +305,19 @@ class Mastership:
             await sleep(0)  # a flood of messages must not keep the loop from everybody else
 
     def _turn(self) -> None:
+        role = self._machine.role
         for _ in range(len(self._inbox)):
             given = self._inbox.popleft()
             self._do(self._machine.handle(given, log=self._looks.look(), now=self._now()))
-        if self._now() >= self._machine.deadline:
+        is_due = self._now() >= self._machine.deadline
+        if is_due:
             self._do(self._machine.tick(log=self._looks.look(), now=self._now()))
         if self._now() >= self._actions_s:
             self._actions_s = self._now() + PULSE_S
             self._reports.act()
-        self._tell()
+        # Who is alive is compared with each pulse, not with each of the many heartbeats.
+        if is_due or role != self._machine.role:
+            self._tell()
 
     def _now(self) -> float:
         return self._ports.clock.boot_s()

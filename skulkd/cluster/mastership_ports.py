@@ -95,5 +95,8 @@ class ElectionSeen:
     is_lagging: bool
     n_elections: int
     """How often this node's master or term has changed since the start."""
+    n_dropped: int
+    """Messages that came faster than they were handled."""
+    n_undecodable: int
     members: tuple[MemberSeen, ...]
     problems: tuple[str, ...]

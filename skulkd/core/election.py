@@ -194,6 +194,11 @@ class ElectionMachine:
 
     # ---- What happens ----
 
+    def start(self, *, now: float) -> None:
+        """Begin to look; what lies between this and the making of the machine is nobody's lag."""
+        self._sight.looked_s = self._deadline = self._beat_s = now
+        self._patience = Patience(now=now)
+
     def handle(self, given: Input, *, log: LogLook, now: float) -> list[Effect]:
         """Take what happened; returns what to do, in order."""
         self._look(log, now)

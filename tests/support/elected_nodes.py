@@ -206,6 +206,7 @@ class WatchedTransport:
     ) -> None:
         self._transport = transport
         self._watcher = watcher
+        self.receivers: dict[Plane, OnReceive] = {}
 
     @property
     def node_id(self) -> NodeId:
@@ -227,6 +228,7 @@ class WatchedTransport:
         return self._transport.send(peer, plane, payload, key=key)
 
     def on_receive(self, plane: Plane, receiver: OnReceive) -> None:
+        self.receivers[plane] = receiver
         self._transport.on_receive(plane, receiver)
 
     def on_link(self, watcher: OnLink) -> None:
@@ -274,8 +276,9 @@ class ElectedNode:
             boot_id=f"{self.number:08x}{self.n_lives:08x}",
             priority=self.priority,
         )
+        self.watched = WatchedTransport(self.transport, cluster.on_send)
         ports = MastershipPorts(
-            transport=WatchedTransport(self.transport, cluster.on_send),
+            transport=self.watched,
             log=self.log,
             keeper=TermFile(self.power, TERM_PATH),
             clock=self.clock,
