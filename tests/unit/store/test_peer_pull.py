@@ -81,6 +81,8 @@ class Bench:
         self.now_s = 0.0
         self.nodes: dict[NodeId, Node] = {}
         self.transfers: dict[NodeId, PeerTransfer] = {}
+        self.untold: set[NodeId] = set()
+        """Whose holdings have not come round yet."""
         self.at: list[tuple[float, Callable[[], object]]] = []
         self.shown: list[TransferProgress] = []
 
@@ -128,7 +130,8 @@ class Bench:
 
     def holders(self, key: Digest) -> tuple[NodeId, ...]:
         del key
-        return tuple(node for node in self.nodes if node not in self.transfers)
+        untold = {*self.transfers, *self.untold}
+        return tuple(node for node in self.nodes if node not in untold)
 
     def fetchers(self, model_id: ModelId) -> tuple[PeerTransfer, ...]:
         assert model_id == CARD.model_id
@@ -351,6 +354,36 @@ def test_of_two_that_look_the_lower_id_goes_on(
     assert bench.resolver.n_asked == n_downloads
 
 
+def test_a_node_that_has_ended_is_asked_before_its_holdings_come_round(bench: Bench) -> None:
+    bench.nodes = {C: Node()}
+    bench.untold = {C}
+    bench.transfers = {C: fetching(C)}
+    bench.at = [(40.0, ends(bench, C))]
+    bench.ensure(bench.store())
+    assert bench.resolver.n_asked == 0
+
+
+def test_a_node_that_had_nothing_is_asked_again_when_it_has_fetched(bench: Bench) -> None:
+    gone = PeerError(peer_error(C, "it does not have the files"), is_final=True)
+    bench.nodes = {C: Node(refuse=gone)}
+    bench.at = [
+        (1.0, lambda: bench.transfers.update({C: fetching(C)})),
+        (39.0, lambda: setattr(bench.nodes[C], "refuse", None)),
+        (40.0, ends(bench, C)),
+    ]
+    bench.ensure(bench.store())
+    assert bench.resolver.n_asked == 0
+
+
+def test_a_holder_that_comes_up_ends_the_wait_for_another(bench: Bench) -> None:
+    bench.nodes = {A: Node()}
+    bench.transfers = {A: fetching(A)}
+    bench.at = [(10.0, lambda: bench.nodes.update({B: Node()}))]
+    bench.ensure(bench.store())
+    assert bench.nodes[B].n_asked == 1
+    assert bench.now_s < 12
+
+
 def test_after_a_wait_in_vain_a_node_looks_again(bench: Bench) -> None:
     gone = PeerError(peer_error(C, "it does not have the files"), is_final=True)
     bench.nodes = {A: Node(), C: Node(refuse=gone)}
@@ -359,7 +392,7 @@ def test_after_a_wait_in_vain_a_node_looks_again(bench: Bench) -> None:
     bench.at = [
         (1.0, lambda: bench.transfers.update({C: fetching(C)})),
         (30.0, ends(bench, C)),
-        (31.0, lambda: bench.transfers.update({A: fetching(A, "look")})),
+        (32.0, lambda: bench.transfers.update({A: fetching(A, "look")})),
         (60.0, ends(bench, A)),
     ]
     bench.ensure(bench.store())
