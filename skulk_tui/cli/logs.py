@@ -1,6 +1,6 @@
 """`skulk logs` and `skulk events`: what a node, an engine and the cluster wrote down."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import typer
@@ -8,7 +8,7 @@ import typer
 from protocol.cluster_api import LogsDocument
 from protocol.control_api import EventsDocument, EventView, StateDocument, read_answer
 from protocol.errors import ClientError
-from protocol.ids import InstanceId, NodeId
+from protocol.ids import CommandId, InstanceId, NodeId, parse_command_id
 from skulk_tui.cli.cluster_answers import event_record, log_record
 from skulk_tui.cli.cluster_records import EventRecord, LogLineRecord
 from skulk_tui.cli.cluster_tables import event_text, log_text
@@ -43,9 +43,15 @@ def add_log_verbs(app: typer.Typer) -> None:
 class _Wanted:
     node: NodeId | None = None
     instance: InstanceId | None = None
+    command: CommandId | None = None
 
     def query(self, n_lines: int) -> dict[str, str]:
-        fields = {"node": self.node, "instance": self.instance, "limit": str(n_lines)}
+        fields = {
+            "node": self.node,
+            "instance": self.instance,
+            "command_id": self.command,
+            "limit": str(n_lines),
+        }
         return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -64,9 +70,15 @@ def show_logs(
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=1, max=MAX_LINES, help="How many, from the end.")
     ] = 100,
+    command: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only the lines of one command, from the oldest on."),
+    ] = None,
 ) -> int | None:
     """Show the last lines of a node's log, or of an instance's engine, wherever it is."""
+    command_id = None if command is None else parse_command_id(command)
     wanted = _Wanted() if target is None else _wanted(state_of(session), target)
+    wanted = replace(wanted, command=command_id)
     if follow:
         Follower(session, "/v1/logs", {**wanted.query(lines), "follow": "1"}).run(
             lambda event: _write_page(session, event)

@@ -1,7 +1,7 @@
 """Logs of any node and of any instance, by pages or followed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from protocol.cluster_api import LogsDocument
@@ -33,14 +33,14 @@ class _Source:
     query: LogQuery
 
     def after(self, position: str) -> "_Source":
-        query = LogQuery(instance_id=self.query.instance_id, after=position, limit=self.query.limit)
-        return _Source(node_id=self.node_id, query=query)
+        return replace(self, query=replace(self.query, after=position))
 
     def fields(self) -> Mapping[str, str]:
         fields = {
             "instance": self.query.instance_id,
             "after": self.query.after,
             "limit": str(self.query.limit),
+            "command_id": self.query.command_id,
         }
         return {name: value for name, value in fields.items() if value is not None}
 
@@ -95,10 +95,12 @@ class LogRoutes:
         if resumed is not None:
             after = resumed.decode("latin-1")
         limit = whole_number(request, "limit", DEFAULT_LINES)
+        command = request.query("command_id")
         query = LogQuery(
             instance_id=instance_id,
             after=None if after is None else after[:_MAX_POSITION_CHARS],
             limit=max(1, min(limit, MAX_LINES)),
+            command_id=None if command is None else parse_command_id(command),
         )
         return _Source(node_id=node_id, query=query)
 

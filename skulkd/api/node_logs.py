@@ -23,6 +23,8 @@ from skulkd.runtime.logs import LOG_FILE_NAME, N_FILES
 from skulkd.runtime.tasks import run_blocking
 
 PAGE_BYTES: Final = 512 << 10
+SEARCHED_BYTES: Final = 64 << 20
+"""More than a log may have."""
 MAX_LINES: Final = 1000
 SHOWN_MAX_CHARS: Final = 16 << 10
 """Of a message, or of one further field."""
@@ -82,10 +84,16 @@ class NodeLogFiles:
     def _read(self, query: LogQuery) -> LogsDocument:
         after = None if query.after is None else _parse(query.after)
         limit = max(1, min(query.limit, MAX_LINES))
+        wanted = None if query.command_id is None else query.command_id.encode()
         with ExitStack() as stack:
             files = _opened(stack, self._paths(query.instance_id))
-            start = _before_last(files, limit) if after is None else _found(files, after)
-            lines, end, has_more = _page(files, start or _first(files), limit)
+            if after is not None:
+                start = _found(files, after)
+            elif wanted is not None:
+                start = _first(files)
+            else:
+                start = _before_last(files, limit)
+            lines, end, has_more = _page(files, start or _first(files), limit, wanted)
         return LogsDocument(
             node_id=self._node_id,
             name=self._name,
@@ -175,11 +183,19 @@ def _before_last(files: Sequence[_File], n_lines: int) -> _Position:
 
 
 def _page(
-    files: Sequence[_File], position: _Position, limit: int
+    files: Sequence[_File], position: _Position, limit: int, wanted: bytes | None
 ) -> tuple[list[bytes], _Position, bool]:
-    """Take whole lines from a position on; the last file's last piece of a line is left to come."""
+    """Take whole lines from a position on; the last file's last piece of a line is left to come.
+
+    Args:
+        files: The log.
+        position: Where to begin.
+        limit: At most so many lines.
+        wanted: Only lines that contain this; the search goes on through the whole log.
+    """
     lines: list[bytes] = []
-    left_bytes = PAGE_BYTES
+    page_bytes = PAGE_BYTES if wanted is None else SEARCHED_BYTES
+    left_bytes, room_bytes = page_bytes, PAGE_BYTES
     at = next((index for index, one in enumerate(files) if one.inode == position.inode), 0)
     for index, file in enumerate(files[at:], at):
         offset = position.offset if file.inode == position.inode else 0
@@ -187,14 +203,17 @@ def _page(
         is_whole = offset + len(data) >= file.size_bytes
         is_finished = is_whole and index < len(files) - 1
         used = 0
-        while len(lines) < limit and used < len(data):
+        while len(lines) < limit and room_bytes > 0 and used < len(data):
             end = data.find(b"\n", used)
             if end < 0:
                 # The rest of a file that grows no more, or of a line that fills a page.
-                if not is_finished and len(data) - used < PAGE_BYTES:
+                if not is_finished and len(data) - used < page_bytes:
                     break
                 end = len(data)
-            lines.append(data[used:end])
+            line = data[used:end]
+            if wanted is None or wanted in line:
+                lines.append(line)
+                room_bytes -= len(line) + 1
             used = min(end + 1, len(data))
         left_bytes -= used
         position = _Position(inode=file.inode, offset=offset + used)

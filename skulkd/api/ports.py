@@ -212,6 +212,8 @@ class LogQuery:
     after: str | None = None
     """Where an earlier answer ended; None for the last lines."""
     limit: int = 100
+    command_id: CommandId | None = None
+    """Only the lines that carry it, from the oldest on."""
 
 
 class NodeLogs(Protocol):

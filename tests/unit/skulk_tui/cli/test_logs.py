@@ -57,6 +57,12 @@ def test_a_target_is_a_node_or_an_instance_by_any_of_its_names(
     assert node.asked("GET", LOGS)[0].query[field] == [value]
 
 
+def test_the_lines_of_one_command_are_asked_for(node: FakeNode) -> None:
+    assert skulk("logs", "--command", an_instance_id(), node=node.url).code == 0
+    assert node.asked("GET", LOGS)[0].query["command_id"] == [an_instance_id()]
+    assert skulk("logs", "--command", "x", node=node.url).code == 2
+
+
 def test_the_log_of_an_instance_that_failed_and_is_gone_is_still_asked_for(node: FakeNode) -> None:
     node.on("GET", "/state", a_state_document(failures=(an_ending(9),)))
     assert skulk("logs", an_instance_id(9), node=node.url).code == 0

@@ -61,6 +61,20 @@ def test_a_limit_is_kept_within_bounds() -> None:
     with_api(story, TwoNodes().alpha)
 
 
+def test_the_lines_of_one_command_are_asked_for_there_too() -> None:
+    nodes = TwoNodes()
+    command_id = "aaaaaa-" + "b" * 20
+
+    async def story(api: Api) -> None:
+        await page(api, f"?command_id={command_id}")
+        await page(api, f"?command_id={command_id}&node=beta")
+        for daemon in (nodes.alpha, nodes.beta):
+            assert [query.command_id for query in daemon.logs.asked] == [command_id]
+        assert (await api.client.get("/v1/logs?command_id=none")).status_code == 400
+
+    with_api(story, nodes.alpha)
+
+
 def test_the_log_of_another_node_comes_through_this_one() -> None:
     async def story(api: Api) -> None:
         there = await page(api, "?node=beta&limit=5")

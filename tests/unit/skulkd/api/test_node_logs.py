@@ -180,6 +180,18 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
     assert messages(read(tmp_path)) == ["\ufffd\ufffd", "ok"]
 
 
+def test_the_story_of_one_command_is_found_in_the_whole_log(tmp_path: Path) -> None:
+    for number in (1, 0):
+        path = tmp_path / (f"{LOG_FILE_NAME}.{number}" if number else LOG_FILE_NAME)
+        story = [json.dumps({"msg": f"{number}.{step}", "command_id": INSTANCE}) for step in (1, 2)]
+        write(path, story[0], *(["x" * 1000] * 2000), story[1], *(["y" * 1000] * 2000))
+    page = read(tmp_path, command_id=INSTANCE, limit=3)
+    assert (messages(page), page.has_more) == (["1.1", "1.2", "0.1"], True)
+    rest = read(tmp_path, command_id=INSTANCE, limit=3, after=page.next_after)
+    assert (messages(rest), rest.has_more) == (["0.2"], False)
+    assert messages(read(tmp_path, command_id="zzzzzz-" + "b" * 20)) == []
+
+
 # ---- Engines -----------------------------------------------------------------------------------
 
 
