@@ -35,8 +35,8 @@ _LOOKS_EVERY: Final = 16
 
 _MARKS: Final[Mapping[Plane, bytes]] = {plane: bytes((PLANE_MARK[plane],)) for plane in PLANE_MARK}
 
-End = Literal["denied", "not_the_server", "broken"]
-"""Why a connection has ended; the first two before it was open."""
+End = Literal["denied", "not_the_server", "mute", "unreachable", "broken"]
+"""Why a connection has ended, as in `LinkEvent`."""
 
 
 @final
@@ -51,6 +51,9 @@ class Outbox:
         counters: By plane; they outlive the connection.
         clock: For the turns.
         name: Unique in the context.
+
+    Raises:
+        zmq.ZMQError: This process may have no more sockets.
     """
 
     def __init__(
@@ -82,9 +85,13 @@ class Outbox:
         self._is_blocked = True
         self._is_watching = False
         self._socket = make_outbox(context, dial, LANES[lane])
-        self._fd = descriptor(self._socket)
-        self._monitor = Monitor(context, self._socket, name, self._on_event)
-        self._socket.connect(endpoint(dial.host, dial.port))
+        try:
+            self._fd = descriptor(self._socket)
+            self._monitor = Monitor(context, self._socket, name, self._on_event)
+            self._socket.connect(endpoint(dial.host, dial.port))
+        except zmq.ZMQError:
+            self._socket.close(0)
+            raise
 
     def on_change(self, changed: "Callable[[Outbox], None]") -> None:
         """Name who is told, once when it is up and once when it ends by itself."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final, final
 
+import zmq
+
 from protocol.clock import Clock
 from protocol.envelope import PLANE_MARK, PORTS, Plane, Port
 from skulkd.cluster.addresses import split_address
@@ -283,20 +285,24 @@ class PeerLink:
             return None
         port = LANES[lane].port
         host, base_port = self._at
-        outbox = Outbox(
-            self._contexts[port],
-            lane,
-            Dial(
-                host=host,
-                port=port_number(base_port, port),
-                server_key=self._peer.public_key,
-                keys=self._services.keys,
-            ),
-            hello=self._services.hello(),
-            counters=self.counters,
-            clock=self._services.clock,
-            name=str(next(_names)),
-        )
+        try:
+            outbox = Outbox(
+                self._contexts[port],
+                lane,
+                Dial(
+                    host=host,
+                    port=port_number(base_port, port),
+                    server_key=self._peer.public_key,
+                    keys=self._services.keys,
+                ),
+                hello=self._services.hello(),
+                counters=self.counters,
+                clock=self._services.clock,
+                name=str(next(_names)),
+            )
+        except zmq.ZMQError as error:
+            self._note(port, "silent", f"this node cannot dial: {error}")
+            return None
         outbox.on_change(self._on_outbox)
         self._outboxes[lane] = outbox
         return outbox
@@ -339,6 +345,11 @@ class PeerLink:
         elif outbox.end == "not_the_server":
             reason = f"who answers at {host} port {number} does not have the key of this peer"
             self._note(port, "connecting", reason)
+        elif outbox.end == "unreachable":
+            reason = f"no connection to {host} port {number}: does a firewall there close it?"
+            self._note(port, "silent", reason)
+        elif outbox.end == "mute":
+            self._note(port, "silent", f"{host} port {number} does not answer")
         elif self._status.ports[port] == "up":
             # Refused or silent? Dialling finds out; it begins now.
             asyncio.get_running_loop().call_later(DOUBT_S, self._doubt, port)

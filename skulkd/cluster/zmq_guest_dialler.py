@@ -115,8 +115,10 @@ class _Call:
             raise join_failed("no_answer", host, self._dial.port) from error
         if event == "denied":
             raise join_failed("key_refused", host, self._dial.port)
-        if event != "open":
+        if event == "not_the_server":
             raise join_failed("not_the_server", host, self._dial.port)
+        if event != "open":
+            raise join_failed("no_answer", host, self._dial.port)
 
     async def ask(self, payload: bytes, host: str, until_s: float) -> bytes:
         """Send, and wait for the answer.

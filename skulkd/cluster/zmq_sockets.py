@@ -25,6 +25,7 @@ Socket = zmq.Socket[bytes]
 
 HANDSHAKE_S: Final = 3.0
 """A connection that has not proved its key by then is cut."""
+_SLACK_S: Final = 0.5
 BACKLOG: Final = 512
 MAX_SOCKETS: Final = 8192
 """In one context. A peer costs three: the outbox, its monitor, and the monitor's other end."""
@@ -47,9 +48,9 @@ POLLIN: Final = int(zmq.POLLIN)
 POLLOUT: Final = int(zmq.POLLOUT)
 """As plain numbers: combining members of an enum costs as much as receiving a message."""
 
-LinkEvent = Literal["open", "denied", "not_the_server", "broken"]
+LinkEvent = Literal["open", "denied", "not_the_server", "mute", "unreachable", "broken"]
 """What becomes of a dialled connection: the handshake succeeded; the other end refused our key; it
-does not have the key that we expect; the connection is over."""
+does not have the key that we expect; it says nothing; there was no connection; it is over."""
 
 
 def zap_domain(port: Port) -> bytes:
@@ -207,6 +208,7 @@ class Monitor:
     ) -> None:
         self._watched = socket
         self._tell = tell
+        self._mute_from_s = asyncio.get_running_loop().time() + HANDSHAKE_S - _SLACK_S
         address = f"inproc://monitor.{name}"
         socket.monitor(address, _WATCHED)
         self._socket = context.socket(zmq.PAIR)
@@ -231,7 +233,13 @@ class Monitor:
                 return
             self._socket.recv(NOBLOCK)  # the endpoint
             number, _ = _MONITOR_EVENT.unpack(head)
-            self._tell(_MEANING.get(number, "broken"))
+            self._tell(self._meaning(number))
+
+    def _meaning(self, number: int) -> LinkEvent:
+        event = _MEANING.get(number, "broken")
+        # ZeroMQ tells a handshake that was broken off as it tells one that has never begun.
+        is_late = asyncio.get_running_loop().time() >= self._mute_from_s
+        return "mute" if event == "not_the_server" and is_late else event
 
 
 _MEANING: Final[dict[int, LinkEvent]] = {
@@ -239,4 +247,5 @@ _MEANING: Final[dict[int, LinkEvent]] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH.value: "denied",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL.value: "not_the_server",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL.value: "not_the_server",
+    zmq.EVENT_CLOSED.value: "unreachable",
 }

@@ -297,7 +297,14 @@ class ZmqTransport:
     def _tell(self, peer: Peer, state: LinkState) -> None:
         if peer.node_id in self._reception.known:
             for watcher in self._watchers:
-                watcher(peer.node_id, state)
+                self._tell_one(watcher, peer.node_id, state)
+
+    def _tell_one(self, watcher: OnLink, node_id: NodeId, state: LinkState) -> None:
+        try:
+            watcher(node_id, state)
+        # ruff: ignore[blind-except]  a watcher's bug must not end the reading of what links do
+        except Exception:
+            _log.exception("a watcher did not take that %s is %s", node_id, state)
 
     def _deliver(self, sender: NodeId, plane: Plane, payload: bytes) -> None:
         receiver = self._receivers.get(plane)

@@ -97,6 +97,9 @@ def test_a_process_that_is_stopped_is_silent_after_five_seconds_and_up_when_it_g
             silent_s = await pair.until("silent", 9.0)
             assert 4.0 < silent_s - stopped_s < 7.5
             assert pair.node.transport.send(pair.peer, "control", b"old") == "no_link"
+            # Dialling it again ends in nothing after 3 s, and it is silent still.
+            await sleep(3.5)
+            assert [state for state, _ in pair.seen] == ["silent"]
             os.kill(pair.child.pid, signal.SIGCONT)
             await pair.until("up", 15.0)
             assert pair.node.transport.send(pair.peer, "control", b"new") is None

@@ -122,6 +122,37 @@ def test_a_peer_that_was_never_there_is_connecting_and_says_why() -> None:
     _run(scenario)
 
 
+def test_a_port_that_stays_closed_keeps_the_link_from_being_up_and_is_named() -> None:
+    async def scenario(made: RealNodes) -> None:
+        a, b = await made.mesh(2)
+        inboxes = b.transport._inboxes  # pyright: ignore[reportPrivateUsage]  as a firewall does
+        assert inboxes is not None
+        inboxes["bulk"].close()
+        number = (b.transport.base_port or 0) + 2
+        await _until(lambda: f"port {number}" in _reason(a, b) and "firewall" in _reason(a, b))
+        assert a.transport.link(b.node_id) == "connecting"
+        assert a.transport.send(b.node_id, "data", b"") == "no_link"
+        assert a.transport.send(b.node_id, "election", b"") is None
+
+    _run(scenario)
+
+
+def test_a_watcher_that_fails_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(made: RealNodes) -> None:
+        a, b = await made.mesh(2)
+
+        def fail(_peer: str, _state: LinkState) -> None:
+            raise RuntimeError
+
+        a.transport.on_link(fail)
+        seen = _states(a, b)
+        await b.transport.close()
+        await _until(lambda: seen != [] and seen[-1] == "refused")
+        assert "a watcher did not take" in caplog.text
+
+    _run(scenario)
+
+
 def test_a_node_that_does_not_name_the_other_refuses_it_and_lists_it() -> None:
     async def scenario(made: RealNodes) -> None:
         a, b = made.make(), made.make()
