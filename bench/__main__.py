@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench.harness import ROOT, Machine, Result, this_machine
 
-BENCHES: Final = ("startup", "journal", "transport", "replication", "upstream", "gateway")
+BENCHES: Final = ("startup", "journal", "transport", "files", "replication", "upstream", "gateway")
 RESULTS: Final = ROOT / "bench" / "results"
 MARKS: Final = {"stretch": "green", "gate": "yellow", "missed": "red"}
 
