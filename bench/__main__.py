@@ -20,7 +20,16 @@ from rich.table import Table
 
 from bench.harness import ROOT, Machine, Result, this_machine
 
-BENCHES: Final = ("startup", "journal", "transport", "files", "replication", "upstream", "gateway")
+BENCHES: Final = (
+    "startup",
+    "journal",
+    "transport",
+    "files",
+    "replication",
+    "upstream",
+    "gateway",
+    "hop",
+)
 RESULTS: Final = ROOT / "bench" / "results"
 MARKS: Final = {"stretch": "green", "gate": "yellow", "missed": "red"}
 
