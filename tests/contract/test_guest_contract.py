@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import uvloop
 
 from protocol.errors import ClusterError
 from protocol.ids import node_id_of
@@ -89,6 +90,15 @@ def _simulated(scenario: Scenario) -> None:
 
 
 def _zmq(scenario: Scenario) -> None:
+    _zmq_on(asyncio.new_event_loop, scenario)
+
+
+def _zmq_on_uvloop(scenario: Scenario) -> None:
+    """As in a daemon."""
+    _zmq_on(uvloop.new_event_loop, scenario)
+
+
+def _zmq_on(loop_factory: Callable[[], asyncio.AbstractEventLoop], scenario: Scenario) -> None:
     async def main() -> None:
         async with real_nodes() as made:
             host = made.make(HOST_KEYS)
@@ -104,10 +114,11 @@ def _zmq(scenario: Scenario) -> None:
                     )
                 )
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
 
 
-@pytest.fixture(params=[_simulated, _zmq], ids=["simulated", "zmq"])
+@pytest.fixture(params=[_simulated, _zmq, _zmq_on_uvloop], ids=["simulated", "zmq", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Runner:
     return request.param
 
