@@ -115,6 +115,8 @@ class ElectionMachine:
         self._known = max(self._promises.spent, log.head.term)
         self._role: Role = "resting"
         self._term: Claim | None = None
+        self._highest = TermPair(0, spec.node_id)
+        """Of all that were ever claimed to this node."""
         self._last_master: NodeId | None = None
         self._had_lease = True
         self._is_leaving = False
@@ -240,8 +242,8 @@ class ElectionMachine:
         Most messages are heartbeats under a settled master, and a hundred nodes send many.
         """
         is_idle = self._campaigning.ballot is None and self._handovers.until_s is None
-        is_outbid = self._term is not None and self._known > self._term.pair.number
-        return isinstance(message, Heartbeat) and is_idle and bool(self._term) and not is_outbid
+        has_term = self._term is not None and not self._is_outbid()
+        return isinstance(message, Heartbeat) and is_idle and has_term
 
     def _settle(self, now: float) -> list[Effect]:
         """Do what is due."""
@@ -313,6 +315,7 @@ class ElectionMachine:
         self._known = max(self._known, heartbeat.number)
         claim = claim_of(sender, heartbeat)
         if claim is not None:
+            self._highest = max(self._highest, claim.pair)
             self._on_claim(claim, heartbeat, now)
         elif self._role == "member" and self._master() == sender:
             self._lose_master("the master has given up its role", now)
@@ -488,7 +491,9 @@ class ElectionMachine:
             return False
         is_lagging = self._sight.is_lagging(now=now)
         if self._role == "master" and self._term is not None:
-            may_outbid = self._patience.may_outbid(self._term, self._known, self._sight, now=now)
+            may_outbid = self._patience.may_outbid(
+                self._term, self._sight, is_outbid=self._is_outbid(), now=now
+            )
             return may_outbid and self._handovers.until_s is None and not is_lagging
         if self._sight.is_alone():
             return True
@@ -568,6 +573,13 @@ class ElectionMachine:
 
     def _master(self) -> NodeId | None:
         return None if self._term is None else self._term.pair.master
+
+    def _is_outbid(self) -> bool:
+        """Say whether a higher term than the one it leads or follows is known."""
+        if self._term is None:
+            return False
+        number = self._term.pair.number
+        return self._known > number or self._highest > self._term.pair
 
     def _standing(self, now: float) -> Standing:
         return Standing(

@@ -63,14 +63,14 @@ class Patience:
             return True
         return sight.log.policy == "availability" and self.may_be_few(sight, now=now)
 
-    def may_outbid(self, term: Claim, known_number: int, sight: Sight, *, now: float) -> bool:
-        """Say whether a master may campaign for a number above one that it has heard of.
+    def may_outbid(self, term: Claim, sight: Sight, *, is_outbid: bool, now: float) -> bool:
+        """Say whether a master that has heard of a higher term may campaign for one above it.
 
         A settled master does so at once when a majority is near, and long after otherwise: with
         fewer its term would become a minority's. A minority's gives others a moment to be met:
         most often links that were cut are just opening again, one by one.
         """
-        if known_number <= term.pair.number:
+        if not is_outbid:
             self._outbid_s = None
             return False
         if self._outbid_s is None:

@@ -497,6 +497,25 @@ def test_a_settled_master_outbids_a_minoritys_number_and_leads_on_meanwhile() ->
     assert not [e for e in effects if isinstance(e, Rest)]
 
 
+def test_a_settled_master_outbids_a_minority_of_its_own_number_too() -> None:
+    bench = a_master()
+    rival = max((2, 3), key=a_node_id)
+    assert a_node_id(rival) > ME
+    effects = bench.beat(rival, term=2, master=rival, is_minority=True)
+    assert campaigns(effects)[0].number == 3
+    assert bench.machine.is_master(now=bench.now)
+
+
+def test_a_settled_master_that_hears_few_outbids_only_after_long() -> None:
+    bench = a_master(4)
+    bench.wait(2.1)
+    for _ in range(18):
+        assert not campaigns(bench.beat(3, term=5, master=3, is_minority=True))
+        assert not campaigns(bench.wait(0.5))
+    asked = [bench.beat(3, term=5, master=3, is_minority=True) + bench.wait(0.5) for _ in range(8)]
+    assert campaigns([effect for effects in asked for effect in effects])
+
+
 def test_a_master_gives_way_to_a_higher_settled_term() -> None:
     bench = a_master()
     effects = bench.beat(3, term=3, master=3)
