@@ -309,6 +309,28 @@ def test_a_whole_cluster_that_restarts_has_a_master_soon_and_loses_nothing() -> 
             tell(story, 5, seed=seed, policy=policy)
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("n_nodes", [3, 4, 5])
+def test_what_one_other_living_member_has_outlives_the_master(n_nodes: int, policy: Policy) -> None:
+    async def story(cluster: ElectedCluster) -> None:
+        cluster.keeps_committed = True
+        for _ in range(4):
+            (master,) = cluster.masters()
+            for _ in range(cluster.rng.randrange(8, 30)):
+                master.log.append_something()
+                await sleep(cluster.rng.uniform(0.0, 0.1))
+            await master.crash()
+            await cluster.wait_agreed()
+            await master.start()
+            await cluster.wait_agreed()
+            await sleep(1.5)
+        assert len(cluster.committed) > 10
+
+    faults = NetworkFaults(min_delay_s=0.0005, max_delay_s=0.05)
+    for seed in range(5):
+        tell(story, n_nodes, seed=seed, policy=policy, faults=faults)
+
+
 def test_elections_bear_a_lossy_network_that_repeats_itself() -> None:
     async def story(cluster: ElectedCluster) -> None:
         for _ in range(3):

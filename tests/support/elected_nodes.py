@@ -178,12 +178,16 @@ class SmallLog:
                 self._commit()
 
     def _commit(self) -> None:
-        """Count as `quorum` does; what is committed must be in every later master's log."""
+        """Count by the policy; what is committed must be in every later master's log."""
+        me, cluster = self._node.node_id, self._node.cluster
         voters = [m for m in self.appended.members.values() if m.presence != "left"]
-        seqs = sorted(
-            self.durable_seq if m.node_id == self._node.node_id else self._seq_of(m) for m in voters
-        )
-        seq = seqs[(len(seqs) - 1) // 2]
+        if cluster.policy == "quorum":
+            seqs = [self.durable_seq if m.node_id == me else self._seq_of(m) for m in voters]
+            seq = sorted(seqs)[(len(seqs) - 1) // 2]
+        else:
+            alive = self._node.mastership.is_alive
+            others = [self._seq_of(m) for m in voters if m.node_id != me and alive(m.node_id)]
+            seq = min(self.durable_seq, max(others, default=self.durable_seq))
         if seq >= self._term_began_seq and seq > self.commit_seq:
             self.commit_seq = seq
             self._node.cluster.on_commit(self._node, seq, self.at(seq)[0])
@@ -363,6 +367,9 @@ class ElectedCluster:
     ) -> None:
         self.rng = chance(seed)
         self.policy: Policy = policy
+        self.keeps_committed = policy == "quorum"
+        """What was committed is in every later master's log; set where no more than one at a time
+        is killed, so that it holds for `availability` too."""
         self.network = SimulatedNetwork(chance(self.rng.random()), faults)
         self.commands: list[Command] = []
         self.deaths: list[str] = []
@@ -465,6 +472,7 @@ class ElectedCluster:
         assert all(pair != term for _, pair in self.elections), "one term is won once"
         if self.policy == "quorum":
             assert all(pair.number != term.number for _, pair in self.elections), self.story()
+        if self.keeps_committed:
             for seq, chain in self.committed.items():
                 assert seq <= node.log.head_seq, f"{seq} was committed and is lost"
                 assert node.log.at(seq)[0] == chain, f"{seq} was committed and is another"
@@ -485,7 +493,7 @@ class ElectedCluster:
     def on_commit(self, node: ElectedNode, seq: int, chain: bytes) -> None:
         for earlier in range(self.base[0][1].seq, seq + 1):
             known = self.committed.setdefault(earlier, node.log.at(earlier)[0])
-            if self.policy == "quorum":
+            if self.keeps_committed:
                 assert known == node.log.at(earlier)[0], "two histories were committed"
 
     def on_death(self, story: str, _error: BaseException) -> None:
