@@ -22,11 +22,13 @@ from skulkd.cluster.join_host import JoinHost, ReachBack
 from skulkd.rooms import Rooms
 from skulkd.runtime.choices import MAX_SEEDS, Choices, KeptChoices, Seed
 from skulkd.runtime.identity import Identity
-from skulkd.runtime.tasks import Tasks
+from skulkd.runtime.tasks import Tasks, sleep
 
 _log = logging.getLogger(__name__)
 
 _ENTROPY_BYTES: Final = 16
+_LOOK_S: Final = 0.1
+_REMOVED_S: Final = 0.5
 
 
 @final
@@ -67,6 +69,7 @@ class OwnMembership:
         self._tasks = tasks
         self._members_changed = asyncio.Event()
         self._members_changed.set()
+        self._is_removed = False
         self.host: Final = JoinHost(
             door=door,
             identity=identity,
@@ -82,6 +85,7 @@ class OwnMembership:
         """Follow the log from now on."""
         replica = self._rooms.replica
         replica.subscribe(self._on_event, self._on_state)
+        self._rooms.log.on_append(self._on_append)
         self._on_state(replica.state)
         self._tasks.start(self._keep_seeds(), name="keep seeds")
 
@@ -160,11 +164,22 @@ class OwnMembership:
         if self._identity.node_id in state.removed:
             self._on_removed()
 
+    def _on_append(self) -> None:
+        if self._identity.node_id in self._rooms.log.appended.removed:
+            self._on_removed()
+
     def _on_removed(self) -> None:
-        self._tasks.start(self._become_alone(), name="become alone")
+        if not self._is_removed:
+            self._is_removed = True
+            self._tasks.start(self._become_alone(), name="become alone")
 
     async def _become_alone(self) -> None:
-        """Go on as a closed cluster of one."""
+        """Go on as a closed cluster of one.
+
+        A moment after it was told: whether the removal is committed is no more said to a node that
+        is no member, and those that are have had the time to see to it.
+        """
+        await sleep(_REMOVED_S)
         alone = cluster_id_of(self._random_bytes(_ENTROPY_BYTES))
 
         def removed(kept: Choices) -> Choices:

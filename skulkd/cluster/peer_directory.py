@@ -5,6 +5,7 @@ committed, or nobody could commit it. A node that has just been admitted has no 
 has one, the members that its host named are its seeds.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol, final
 
@@ -15,6 +16,8 @@ from skulkd.cluster.transport import Peer
 
 MAX_ADDRESSES: Final = 16
 """Of one peer; more are not tried."""
+GOING_S: Final = 1.5
+"""A removed node is still sent to for so long: it is to hear that it was removed."""
 
 
 class PeerSockets(Protocol):
@@ -56,6 +59,10 @@ class PeerDirectory:
         self._operator_addresses = tuple(operator_addresses)
         self._sighted: dict[NodeId, tuple[str, ...]] = {}
         self._named: dict[NodeId, Peer] = {}
+        self._going: set[NodeId] = set()
+        """Removed, and still to hear of it."""
+        self._gone: set[NodeId] = set()
+        """Removed, and given the time to hear of it."""
 
     @property
     def peers(self) -> tuple[Peer, ...]:
@@ -66,9 +73,24 @@ class PeerDirectory:
         """Look at the state again; cheap when nothing has changed."""
         state = self._appended()
         named = {peer.node_id: self._with_addresses(peer) for peer in self._members(state)}
+        named |= self._still_going(state)
         if named != self._named:
             self._named = named
             self._transport.set_peers(named)
+
+    def _still_going(self, state: ClusterState) -> dict[NodeId, Peer]:
+        self._gone &= state.removed.keys()
+        for node_id in (state.removed.keys() & self._named.keys()) - self._going - self._gone:
+            self._going.add(node_id)
+            asyncio.get_running_loop().call_later(GOING_S, self._let_go, node_id)
+        self._going &= state.removed.keys()
+        return {node_id: self._named[node_id] for node_id in self._going}
+
+    def _let_go(self, node_id: NodeId) -> None:
+        if node_id in self._going:
+            self._going.discard(node_id)
+            self._gone.add(node_id)
+            self.refresh()
 
     def sight(self, sighting: Sighting) -> None:
         """Take a neighbour's word for where a member is; of others nothing is kept."""

@@ -93,8 +93,13 @@ class MemberFeeds:
         self._is_closed = True
 
     def _members(self) -> list[NodeId]:
-        members = self._tail.appended.members
-        return [peer for peer in self._transport.peers() if peer in members]
+        state = self._tail.appended
+        # One that was removed hears so, as long as its link is left to it.
+        return [
+            peer
+            for peer in self._transport.peers()
+            if peer in state.members or peer in state.removed
+        ]
 
     def _send(self, member: NodeId) -> None:
         feed = self._feeds.get(member)

@@ -2,10 +2,12 @@ from collections.abc import Mapping
 
 from protocol.ids import NodeId, node_id_of
 from protocol.nodes import Member
-from protocol.state import ClusterState
+from protocol.state import ClusterState, RemovedMember
 from skulkd.cluster.discovery import Sighting
-from skulkd.cluster.peer_directory import MAX_ADDRESSES, PeerDirectory
+from skulkd.cluster.peer_directory import GOING_S, MAX_ADDRESSES, PeerDirectory
 from skulkd.cluster.transport import Peer
+from skulkd.runtime.tasks import sleep
+from skulkd.runtime.virtual_time import run_virtual
 from tests.support.builders import a_cluster_id
 
 KEYS = [bytes([number]) * 32 for number in range(1, 5)]
@@ -114,3 +116,45 @@ def test_addresses_of_a_peer_are_bounded() -> None:
     directory = PeerDirectory(sockets, appended=lambda: state, operator_addresses=many)
     directory.refresh()
     assert len(sockets.told_peers[-1][OTHER].addresses) == MAX_ADDRESSES
+
+
+def test_a_removed_node_is_still_sent_to_for_a_moment_and_then_no_more() -> None:
+    async def main() -> None:
+        sockets = Recorder()
+        states = [a_state(0, 1, 2)]
+        directory = PeerDirectory(sockets, appended=lambda: states[-1])
+        directory.refresh()
+        states.append(without(states[0], OTHER))
+        directory.refresh()
+        assert OTHER in sockets.told_peers[-1]
+        await sleep(GOING_S + 0.1)
+        assert set(sockets.told_peers[-1]) == {THIRD}
+        directory.refresh()
+        assert set(sockets.told_peers[-1]) == {THIRD}
+
+    run_virtual(main, seed=1)
+
+
+def test_a_removed_node_that_is_admitted_again_is_a_peer_again() -> None:
+    async def main() -> None:
+        sockets = Recorder()
+        states = [a_state(0, 1)]
+        directory = PeerDirectory(sockets, appended=lambda: states[-1])
+        directory.refresh()
+        states.append(without(states[0], OTHER))
+        directory.refresh()
+        states.append(states[0])
+        directory.refresh()
+        await sleep(GOING_S + 0.1)
+        assert set(sockets.told_peers[-1]) == {OTHER}
+
+    run_virtual(main, seed=1)
+
+
+def without(state: ClusterState, node_id: NodeId) -> ClusterState:
+    member = state.members[node_id]
+    removed = RemovedMember(
+        node_id=node_id, public_key=member.public_key, name=member.name, at_ms=1
+    )
+    members = {known: item for known, item in state.members.items() if known != node_id}
+    return state.model_copy(update={"members": members, "removed": {node_id: removed}})
