@@ -339,22 +339,22 @@ class PeerLink:
         self._ensure_dialling()
 
     def _on_end(self, outbox: Outbox, port: Port) -> None:
-        host, number = self._at[0], port_number(self._at[1], port)
+        where = f"{self._at[0]} port {port_number(self._at[1], port)}"
         if outbox.end == "denied":
-            self._note(port, "connecting", f"{host} port {number} refuses this node's key")
+            self._note(port, "connecting", f"{where} refuses this node's key")
         elif outbox.end == "not_the_server":
-            reason = f"who answers at {host} port {number} does not have the key of this peer"
+            reason = f"who answers at {where} does not have the key of this peer"
             self._note(port, "connecting", reason)
-        elif outbox.end == "unreachable":
-            reason = f"no connection to {host} port {number}: does a firewall there close it?"
-            self._note(port, "silent", reason)
-        elif outbox.end == "mute":
-            self._note(port, "silent", f"{host} port {number} does not answer")
         elif self._status.ports[port] == "up":
             # Refused or silent? Dialling finds out; it begins now.
             asyncio.get_running_loop().call_later(DOUBT_S, self._doubt, port)
+        elif outbox.end == "unreachable":
+            reason = f"no connection to {where}: does a firewall there close it?"
+            self._note(port, "silent", reason)
+        elif outbox.end == "mute":
+            self._note(port, "silent", f"{where} does not answer")
         else:
-            self._note(port, "silent", f"{host} port {number} hung up in the handshake")
+            self._note(port, "silent", f"{where} hung up in the handshake")
 
     def _on_up(self, port: Port) -> None:
         if self._status.ports[port] == "up":
@@ -364,7 +364,9 @@ class PeerLink:
     def _doubt(self, port: Port) -> None:
         """The time is over in which a process that has ended would have refused a connection."""
         is_stale = self._status.ports[port] == "up" and not self._is_up(port)
-        if self._contexts is not None and is_stale:
+        # When the election port is open no more either, it speaks for all.
+        is_alone = port == "election" or self._is_up("election")
+        if self._contexts is not None and is_stale and is_alone:
             self._note_break(port)
 
     def _note_break(self, port: Port) -> None:
