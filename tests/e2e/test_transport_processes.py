@@ -106,3 +106,18 @@ def test_a_process_that_is_stopped_is_silent_after_five_seconds_and_up_when_it_g
             await _until(lambda: pair.got == [b"new"], 5.0)
 
     asyncio.run(main())
+
+
+def test_closing_takes_a_moment_though_a_stopped_peer_has_not_taken_what_was_sent() -> None:
+    async def main() -> None:
+        async with _pair() as pair:
+            os.kill(pair.child.pid, signal.SIGSTOP)
+            transport = pair.node.transport
+            for plane in ("election", "events", "files"):
+                for _ in range(200):
+                    transport.send(pair.peer, plane, bytes(60_000))
+            began_s = time.monotonic()
+            await transport.close()
+            assert time.monotonic() - began_s < 2.0
+
+    asyncio.run(main())
