@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 _ENTROPY_BYTES: Final = 16
 _LOOK_S: Final = 0.1
+_QUIET_S: Final = 30.0
+"""A node that the cluster has not counted in since its start believes that it is out when its log
+has not grown for so long."""
 _REMOVED_S: Final = 0.5
 
 
@@ -152,7 +155,7 @@ class OwnMembership:
                 self.host.set_tokens(state.join_tokens)
                 self._members_changed.set()
             case MemberRemoved(node_id=node_id) if node_id == self._identity.node_id:
-                self._on_removed()
+                self._on_removed(sequenced.seq)
             case MemberRemoved():
                 self._members_changed.set()
             case _:
@@ -162,23 +165,27 @@ class OwnMembership:
         self.host.set_tokens(state.join_tokens)
         self._members_changed.set()
         if self._identity.node_id in state.removed:
-            self._on_removed()
+            self._on_removed(state.seq)
 
     def _on_append(self) -> None:
-        if self._identity.node_id in self._rooms.log.appended.removed:
-            self._on_removed()
+        appended = self._rooms.log.appended
+        if self._identity.node_id in appended.removed:
+            self._on_removed(appended.seq)
 
-    def _on_removed(self) -> None:
+    def _on_removed(self, seq: int) -> None:
         if not self._is_removed:
             self._is_removed = True
-            self._tasks.start(self._become_alone(), name="become alone")
+            self._tasks.start(self._become_alone(seq), name="become alone")
 
-    async def _become_alone(self) -> None:
-        """Go on as a closed cluster of one.
+    async def _become_alone(self, removed_seq: int) -> None:
+        """Go on as a closed cluster of one, unless this node has joined again since.
 
         A moment after it was told: whether the removal is committed is no more said to a node that
         is no member, and those that are have had the time to see to it.
         """
+        if not await self._is_out(removed_seq):
+            self._is_removed = False
+            return
         await sleep(_REMOVED_S)
         alone = cluster_id_of(self._random_bytes(_ENTROPY_BYTES))
 
@@ -191,6 +198,21 @@ class OwnMembership:
             self._identity.cluster_id, alone,
         )  # fmt: skip
         self._restart()
+
+    async def _is_out(self, removed_seq: int) -> bool:
+        """Tell a removal from one of long ago, which a node that has joined again reads of, too."""
+        rooms, loop = self._rooms, asyncio.get_running_loop()
+        seq, since_s = 0, loop.time()
+        while loop.time() - since_s < _QUIET_S:
+            appended = rooms.log.appended
+            if rooms.node_id in appended.members:
+                return False
+            if rooms.known_seq is not None:
+                return rooms.known_seq < removed_seq
+            if appended.seq != seq:
+                seq, since_s = appended.seq, loop.time()
+            await sleep(_LOOK_S)
+        return True
 
     async def _keep_seeds(self) -> None:
         """Keep the members' addresses beside the journal: one who loses that still finds them."""

@@ -119,6 +119,8 @@ class Rooms:
         self._is_stale = asyncio.Event()
         """What the cluster knows of this node is not what it would say now."""
         self._is_known = asyncio.Event()
+        self.known_seq: int | None = None
+        """Where the log was when the cluster first counted this node in, in this life."""
 
     @classmethod
     async def open(cls, spec: RoomsSpec, parts: RoomsParts) -> "tuple[Rooms, Recovered]":
@@ -264,12 +266,14 @@ class Rooms:
             await self._is_stale.wait()
             self._is_stale.clear()
             try:
-                await self.gateway.submit(self.own_entry(self.gateway.mint_command_id()))
+                reply = await self.gateway.submit(self.own_entry(self.gateway.mint_command_id()))
             except SkulkError as error:
                 _log.info("the cluster does not know this node yet: %s", error.message)
                 self._is_stale.set()
                 await sleep(_RENEW_RETRY_S)
             else:
+                if self.known_seq is None:
+                    self.known_seq = reply.seq
                 self._is_known.set()
 
     def _on_event(self, sequenced: SequencedEvent, state: ClusterState) -> None:

@@ -115,14 +115,16 @@ class NodeJoining:
 
     def _refuse(self, token: OpenToken | None, wish: JoinBody) -> None:
         node, state = self._node, self._node.state.state
+        if wish.discard:
+            return
         if token is not None and token.cluster_id == state.cluster_id:
             raise ClusterError(
                 "cluster.join_refused",
                 f"this node belongs to cluster {state.cluster_id} already, which the token is for",
-                remediation="`skulk cluster members` shows who is in it.",
+                remediation="`skulk cluster members` there shows who is in it. If this node was "
+                "removed and has not heard of it, join with --discard.",
             )
-        if not wish.discard:
-            refuse_past(state, node.identity.node_id)
+        refuse_past(state, node.identity.node_id)
 
     async def _by_token(self, token: OpenToken, peers: Sequence[PeerAddress]) -> Admission:
         request = await self._request()

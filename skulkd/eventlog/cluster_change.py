@@ -26,7 +26,10 @@ def change_cluster(
     journal: Path,
     term_file: Path,
 ) -> Identity:
-    """Let a node belong to another cluster. Blocks; idempotent.
+    """Let a node belong to a cluster that has admitted it. Blocks; idempotent.
+
+    It may be the one that it belongs to already: whoever was removed while nobody told it so joins
+    again, without the log that it had. What it promised in elections there still holds.
 
     Args:
         disk: Where its home lies.
@@ -39,12 +42,11 @@ def change_cluster(
     Raises:
         ConfigError: `config.home_unusable`; the next start tries again.
     """
-    if identity.cluster_id == cluster_id:
-        return identity
     try:
         aside = archive_journal(disk, journal)
-        with suppress(FileNotFoundError):
-            disk.remove(term_file)
+        if identity.cluster_id != cluster_id:
+            with suppress(FileNotFoundError):
+                disk.remove(term_file)
     except OSError as error:
         raise ConfigError(
             "config.home_unusable",
@@ -54,4 +56,6 @@ def change_cluster(
         ) from error
     if aside is not None:
         _log.info("the journal of cluster %s lies in %s now", identity.cluster_id, aside)
+    if identity.cluster_id == cluster_id:
+        return identity
     return adopt_cluster(disk, identity_file, identity, cluster_id)
