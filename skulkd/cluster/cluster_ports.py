@@ -60,6 +60,8 @@ class ClusterInboxes:
             port: Inbox(context, port, keys=keys, clock=clock, on_frame=on_frame)
             for port, context in self.contexts.items()
         }
+        self._bound: tuple[Sequence[str], int] = ((), 1)
+        """On which addresses, and from which port on."""
 
     def __getitem__(self, port: Port) -> Inbox:
         return self._inboxes[port]
@@ -73,7 +75,7 @@ class ClusterInboxes:
             rng: Where the looking begins.
 
         Raises:
-            ConfigError: `config.port_busy`, `config.invalid`.
+            ConfigError: `config.port_busy`, `config.invalid`; what was open before still is.
         """
         _check(hosts)
         if base_port:
@@ -120,9 +122,11 @@ class ClusterInboxes:
             try:
                 inbox.bind(hosts, number)
             except zmq.ZMQError as error:
-                for one in self._inboxes.values():
-                    one.bind((), 0)
+                former_hosts, former_base = self._bound
+                for former_port, former in self._inboxes.items():
+                    former.bind(former_hosts, port_number(former_base, former_port))
                 raise _NotBoundError(error, hosts, number) from error
+        self._bound = (hosts, base_port)
 
 
 class _NotBoundError(Exception):

@@ -104,18 +104,24 @@ class Inbox:
         """Listen on exactly these addresses; connections through those that stay are kept.
 
         Raises:
-            zmq.ZMQError: The port is taken on one of them, or the address is not ours; those before
-                it are bound.
+            zmq.ZMQError: The port is taken on one of them, or the address is not ours; what was
+                bound before still is, and nothing else.
         """
         wanted = {endpoint(host, number) for host in hosts}
+        added: list[str] = []
+        try:
+            for new in sorted(wanted - self._bound):
+                self._socket.setsockopt(zmq.IPV6, int("[" in new))
+                self._socket.bind(new)
+                added.append(new)
+        except zmq.ZMQError:
+            for one in added:
+                self._socket.unbind(one)
+            raise
         for gone in self._bound - wanted:
-            self._bound.discard(gone)
             self._socket.unbind(gone)
+        self._bound = wanted
         self._number = number
-        for new in sorted(wanted - self._bound):
-            self._socket.setsockopt(zmq.IPV6, int("[" in new))
-            self._socket.bind(new)
-            self._bound.add(new)
 
     async def rebind(self) -> None:
         """Cut every connection at once; who is admitted comes back."""

@@ -129,7 +129,7 @@ class ClusterPorts(Protocol):
 
         Raises:
             ConfigError: `config.port_busy`, naming the port and who holds it; `config.invalid`, an
-                address is not this machine's. Nothing is open then.
+                address is not this machine's. What was open before still is.
         """
         ...
 

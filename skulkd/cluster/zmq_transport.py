@@ -117,7 +117,7 @@ class ZmqTransport:
         """Listen on three ports in a row on each of the addresses; also anew on other addresses.
 
         Raises:
-            ConfigError: `config.port_busy`, `config.invalid`; nothing is open then.
+            ConfigError: `config.port_busy`, `config.invalid`; what was open before still is.
         """
         if self._inboxes is None:
             self._inboxes = ClusterInboxes(
@@ -130,7 +130,8 @@ class ZmqTransport:
         try:
             self._base_port = await self._inboxes.bind(hosts, base_port, self._rng)
         except BaseException:
-            await self.close_ports()
+            if self._base_port is None:
+                await self.close_ports()
             raise
         for known in self._reception.known.values():
             known.link.start(self._inboxes.contexts)

@@ -59,6 +59,14 @@ def _inbox(node: RealNode) -> list[bytes]:
     return got
 
 
+def _is_free(port: int) -> bool:
+    try:
+        with socket.create_server((HOST, port)):
+            return True
+    except OSError:
+        return False
+
+
 def _reason(node: RealNode, peer: RealNode) -> str:
     info = node.transport.peer_info(peer.node_id)
     assert info is not None
@@ -337,6 +345,39 @@ def test_other_addresses_are_taken_over_without_breaking_links_through_those_tha
         await sleep(0.1)
         assert b.transport.link(a.node_id) == "up"
         assert seen == []
+
+    _run(scenario)
+
+
+@pytest.mark.parametrize("hosts", [[HOST, "192.0.2.1"], ["192.0.2.1"]])
+def test_addresses_that_cannot_be_had_leave_open_what_was(hosts: list[str]) -> None:
+    async def scenario(made: RealNodes) -> None:
+        a, b = await made.mesh(2)
+        seen = _states(b, a)
+        base_port = a.transport.base_port or 0
+        with pytest.raises(ConfigError):
+            await a.transport.open(hosts, base_port)
+        assert a.transport.base_port == base_port
+        await a.transport.open([HOST], base_port)
+        await sleep(0.1)
+        assert seen == []
+
+    _run(scenario)
+
+
+def test_other_ports_are_taken_over_when_they_are_free_and_not_when_one_is_taken() -> None:
+    async def scenario(made: RealNodes) -> None:
+        a, b = await made.mesh(2)
+        base_port, other = a.transport.base_port or 0, b.transport.base_port or 0
+        with pytest.raises(ConfigError):
+            await a.transport.open([HOST], other - 1)
+        assert a.transport.base_port == base_port
+        assert b.transport.link(a.node_id) == "up"
+        await a.transport.open([HOST], 0)
+        assert a.transport.base_port not in {base_port, other}
+        await _until(lambda: _is_free(base_port))
+        introduce(a, b)
+        await until_up(a, b)
 
     _run(scenario)
 
