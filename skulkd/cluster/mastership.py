@@ -150,7 +150,7 @@ class Mastership:
     @property
     def last_master(self) -> NodeId | None:
         """The last master that was known, for refusals."""
-        return self._machine.last_master
+        return self._machine.tenure.last_master
 
     @property
     def is_master(self) -> bool:
@@ -244,10 +244,10 @@ class Mastership:
         return ElectionSeen(
             role=machine.role,
             term=self.term,
-            is_minority=machine.is_minority,
+            is_minority=machine.tenure.is_minority,
             known_number=machine.known_number,
             promise=machine.promise,
-            last_master=machine.last_master,
+            last_master=machine.tenure.last_master,
             is_lagging=machine.sight.is_lagging(now=now),
             n_elections=self._n_elections,
             n_dropped=self._n_dropped,
@@ -384,7 +384,7 @@ class Mastership:
             boot_id=self._spec.boot_id,
             number=number,
             master=master,
-            is_minority=master is not None and self._machine.is_minority,
+            is_minority=master is not None and self._machine.tenure.is_minority,
             position=log.durable_position,
             commit_seq=log.commit_seq,
             chain=log.chain,

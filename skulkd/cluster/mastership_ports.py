@@ -10,7 +10,7 @@ from protocol.ids import CommandId, NodeId
 from protocol.peer_messages import TermPair
 from skulkd.cluster.roles import ElectedLog
 from skulkd.cluster.transport import LinkState, Transport
-from skulkd.core.election import Role
+from skulkd.core.tenure import Role
 from skulkd.core.voting import TermVote
 
 

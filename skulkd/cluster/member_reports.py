@@ -122,7 +122,7 @@ class MemberReports:
 
     def _looks(self, now: float) -> Mapping[NodeId, MemberLook]:
         sight, peers = self._machine.sight, self._machine.peers
-        followers = self._machine.followers(now=now)
+        followers = self._machine.tenure.followers(now=now)
         looks: dict[NodeId, MemberLook] = {}
         for node_id in self._ports.log.appended.members.keys() - {self._me}:
             silent_s = peers.silent_s(node_id, now=now)

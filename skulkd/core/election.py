@@ -28,7 +28,7 @@ What holds it together:
 """
 
 import random
-from typing import Final, Literal, assert_never, final
+from typing import Final, assert_never, final
 
 from protocol.ids import NodeId
 from protocol.peer_messages import (
@@ -62,12 +62,13 @@ from skulkd.core.election_inputs import (
     LinkSeen,
     VoteSaved,
 )
-from skulkd.core.granting import Standing, denial_of
+from skulkd.core.granting import denial_of
 from skulkd.core.handing_over import Handovers
 from skulkd.core.liveness import Peers
 from skulkd.core.patience import Patience
 from skulkd.core.promises import Promises
 from skulkd.core.sight import LAG_REMEMBERED_S, LEASE_S, Sight
+from skulkd.core.tenure import Role, Tenure
 from skulkd.core.voting import (
     MAX_NUMBER,
     Claim,
@@ -81,8 +82,6 @@ from skulkd.core.voting import (
 HEARTBEAT_S: Final = 0.5
 PULSE_S: Final = 0.25
 """The longest time between two looks while all is well."""
-
-Role = Literal["resting", "member", "master"]
 
 
 @final
@@ -113,12 +112,7 @@ class ElectionMachine:
         self._campaigning = Campaigning(spec.node_id, spec.priority, rng=rng, now=now)
         self._handovers = Handovers()
         self._known = max(self._promises.spent, log.head.term)
-        self._role: Role = "resting"
-        self._term: Claim | None = None
-        self._highest = TermPair(0, spec.node_id)
-        """Of all that were ever claimed to this node."""
-        self._last_master: NodeId | None = None
-        self._had_lease = True
+        self._tenure = Tenure(spec.node_id, self._sight)
         self._is_leaving = False
         self._patience = Patience(now=now)
         self._needed_s: float | None = None
@@ -145,9 +139,14 @@ class ElectionMachine:
         return self._sight.peers
 
     @property
+    def tenure(self) -> Tenure:
+        """What this node is in the present term."""
+        return self._tenure
+
+    @property
     def role(self) -> Role:
         """What this node is."""
-        return self._role
+        return self._tenure.role
 
     @property
     def known_number(self) -> int:
@@ -159,35 +158,13 @@ class ElectionMachine:
         """What it has promised durably; None while that is unknown."""
         return self._promises.kept
 
-    @property
-    def last_master(self) -> NodeId | None:
-        """The last master that was known."""
-        return self._last_master
-
-    @property
-    def is_minority(self) -> bool:
-        """Whether the term that it leads or follows is a minority's."""
-        return self._term is not None and self._term.is_minority
-
     def term(self, *, now: float) -> TermPair | None:
         """Give the term that is led or followed; None without a living master."""
-        if self._term is None:
-            return None
-        if self._role == "master":
-            return self._term.pair if self._is_leading(now) else None
-        is_heard = self._sight.is_alive(self._term.pair.master, now=now)
-        return self._term.pair if is_heard else None
+        return self._tenure.term(now=now)
 
     def is_master(self, *, now: float) -> bool:
         """Say whether this node may decide now; true to the moment, also between two looks."""
-        return self._is_leading(now) and not self._handovers.is_paused
-
-    def followers(self, *, now: float) -> frozenset[NodeId]:
-        """Name the other voters that follow this master's term."""
-        if self._role != "master" or self._term is None:
-            return frozenset()
-        pair, sight = self._term.pair, self._sight
-        return frozenset(v for v in sight.others() if sight.follows(v, pair, now=now))
+        return self._tenure.is_leading(now=now) and not self._handovers.is_paused
 
     def claimed(self, *, now: float) -> tuple[int, NodeId | None]:
         """Give number and master as heartbeats say them."""
@@ -216,7 +193,7 @@ class ElectionMachine:
             case LinkSeen():
                 self.peers.see_link(given.peer, is_refused=given.is_refused, now=now)
             case BeginHandover():
-                is_master = self._role == "master"
+                is_master = self.role == "master"
                 self._effects += self._handovers.begin(given.target, is_master=is_master, now=now)
             case BeginLeaving():
                 self._is_leaving = True
@@ -233,7 +210,7 @@ class ElectionMachine:
         """Notice the time in which this node did not look, before anything else."""
         gap_s = self._sight.look(log, due_s=self._deadline, now=now)
         self._known = max(self._known, log.head.term)
-        if self._role == "master" and gap_s > LEASE_S:
+        if self.role == "master" and gap_s > LEASE_S:
             self._rest(f"its clock jumped by {gap_s:.1f} s", now)
 
     def _is_quiet(self, message: ElectionMessage) -> bool:
@@ -242,22 +219,23 @@ class ElectionMachine:
         Most messages are heartbeats under a settled master, and a hundred nodes send many.
         """
         is_idle = self._campaigning.ballot is None and self._handovers.until_s is None
-        has_term = self._term is not None and not self._is_outbid()
-        return isinstance(message, Heartbeat) and is_idle and has_term
+        is_led = self._tenure.claim is not None and not self._tenure.is_outbid(self._known)
+        return isinstance(message, Heartbeat) and is_idle and is_led
 
     def _settle(self, now: float) -> list[Effect]:
         """Do what is due."""
         if self._me in self._sight.log.removed:
             return self._retire(now)
         self._recall_promises()
-        if self._role == "member":
-            self._check_master(now)
-        elif self._role == "master":
+        claim = self._tenure.claim
+        if self.role == "member" and claim is not None:
+            self._check_master(claim, now)
+        elif self.role == "master":
             self._check_lead(now)
         self._check_promise(now)
         self._check_ballot(now)
         self._check_start(now)
-        number = self._term.pair.number if self._role == "master" and self._term else None
+        number = self._tenure.led_number
         self._effects += self._handovers.check(self._sight, number=number, now=now)
         if now >= self._beat_s:
             self._effects.append(Beat())
@@ -266,7 +244,7 @@ class ElectionMachine:
 
     def _retire(self, now: float) -> list[Effect]:
         """Take part no more: this node was removed."""
-        if self._role != "resting":
+        if self.role != "resting":
             self._enter("resting", None, now)
             self._effects.append(Rest(reason="this node was removed from the cluster"))
         self._campaigning.reset()
@@ -279,8 +257,9 @@ class ElectionMachine:
             deadlines.append(self._campaigning.deadline)
         if self._handovers.until_s is not None:
             deadlines.append(self._handovers.until_s)
-        if self._role == "member" and self._term is not None:
-            counted_s = self.peers.counted_s(self._term.pair.master) or 0.0
+        master = self._tenure.master
+        if self.role == "member" and master is not None:
+            counted_s = self.peers.counted_s(master) or 0.0
             deadlines.append(counted_s + self._sight.suspicion_s(now=now) + 0.001)
         self._deadline = max(now, min(deadlines))
         effects, self._effects = self._effects, []
@@ -315,13 +294,12 @@ class ElectionMachine:
         self._known = max(self._known, heartbeat.number)
         claim = claim_of(sender, heartbeat)
         if claim is not None:
-            self._highest = max(self._highest, claim.pair)
+            self._tenure.hear_claim(claim.pair)
             self._on_claim(claim, heartbeat, now)
-        elif self._role == "member" and self._master() == sender:
-            self._lose_master("the master has given up its role", now)
-        if self._role != "master" or self._term is None:
-            return
-        if (heartbeat.number, heartbeat.master) == self._term.pair:
+        elif self.role == "member" and self._tenure.master == sender:
+            self._lose_master(sender, "the master has given up its role", now)
+        led = (self._tenure.led_number, self._me)
+        if (heartbeat.number, heartbeat.master) == led:
             self._effects.append(
                 Journalled(
                     member=sender,
@@ -332,8 +310,9 @@ class ElectionMachine:
             )
 
     def _on_claim(self, claim: Claim, heartbeat: Heartbeat, now: float) -> None:
-        if self._role == "member" and self._term is not None and self._term.pair == claim.pair:
-            self._term = claim
+        known = self._tenure.claim
+        if self.role == "member" and known is not None and known.pair == claim.pair:
+            self._tenure.renew(claim)
         elif self._can_follow(claim):
             self._follow(claim, now)
         else:
@@ -343,7 +322,9 @@ class ElectionMachine:
     def _can_follow(self, claim: Claim) -> bool:
         is_mutual = self.peers.hears_us(claim.pair.master)
         floor = self._promises.floor
-        return can_follow(claim, self._term, self._sight.log, floor=floor, is_mutual=is_mutual)
+        return can_follow(
+            claim, self._tenure.claim, self._sight.log, floor=floor, is_mutual=is_mutual
+        )
 
     def _on_campaign(self, sender: NodeId, campaign: Campaign, now: float) -> None:
         number = campaign.number
@@ -352,9 +333,10 @@ class ElectionMachine:
         denial = denial_of(
             sender,
             campaign,
-            standing=self._standing(now),
+            tenure=self._tenure,
             sight=self._sight,
             promises=self._promises,
+            is_new=self._patience.is_new(now=now),
             now=now,
         )
         if denial == "log":
@@ -371,7 +353,7 @@ class ElectionMachine:
             self._vote_for(sender, number, now)
 
     def _vote_for(self, candidate: NodeId, number: int, now: float) -> None:
-        if self._role != "resting":
+        if self.role != "resting":
             self._rest(f"it votes for {candidate} in term {number}", now)
         self._campaigning.ballot = None
         self._campaigning.unwant()
@@ -396,9 +378,10 @@ class ElectionMachine:
             self._campaigning.hold(DEFER_S, now=now)
 
     def _on_handover(self, sender: NodeId, message: Handover, now: float) -> None:
-        if self._role != "member" or self._term is None or not self._can_stand():
+        claim = self._tenure.claim
+        if self.role != "member" or claim is None or claim.pair != (message.number, sender):
             return
-        if self._term.pair == (message.number, sender) and not self._promises.is_saving:
+        if self._can_stand() and not self._promises.is_saving:
             self._begin(now, is_handover=True)
 
     # ---- Roles ----
@@ -410,7 +393,6 @@ class ElectionMachine:
         is_minority = not is_majority(n_votes, len(voters))
         claim = Claim(pair=pair, is_minority=is_minority, settled=self._sight.log.head[:2])
         self._enter("master", claim, now)
-        self._had_lease = True
         self._effects.append(
             Lead(term=pair, is_minority=is_minority, n_votes=n_votes, n_voters=len(voters))
         )
@@ -423,48 +405,39 @@ class ElectionMachine:
         self._effects += [Follow(term=claim.pair), Beat(to=master)]
 
     def _rest(self, reason: str, now: float, *, silent_s: float = 0.0) -> None:
-        was_master = self._role == "master"
+        was_master = self.role == "master"
         self._enter("resting", None, now)
         self._patience.lost_master(silent_s=silent_s, now=now)
         self._effects.append(Rest(reason=reason))
         if was_master:
             self._effects.append(Beat())
 
-    def _enter(self, role: Role, term: Claim | None, now: float) -> None:
-        self._role = role
-        self._term = term
-        if term is not None:
-            self._last_master = term.pair.master
-            self._patience.has_master(term, now=now)
+    def _enter(self, role: Role, claim: Claim | None, now: float) -> None:
+        self._tenure.enter(role, claim)
         self._campaigning.reset()
+        if claim is not None:
+            self._patience.has_master(claim, now=now)
 
-    def _lose_master(self, reason: str, now: float) -> None:
-        master = self._master()
-        silent_s = None if master is None else self.peers.silent_s(master, now=now)
+    def _lose_master(self, master: NodeId, reason: str, now: float) -> None:
+        silent_s = self.peers.silent_s(master, now=now)
         self._rest(reason, now, silent_s=silent_s or 0.0)
 
-    def _check_master(self, now: float) -> None:
-        term, master = self._term, self._master()
-        if term is None or master is None:
-            return
+    def _check_master(self, claim: Claim, now: float) -> None:
+        master = claim.pair.master
         if self._sight.is_alive(master, now=now):
-            self._patience.has_master(term, now=now)
+            self._patience.has_master(claim, now=now)
         elif self.peers.has_left(master):
-            self._lose_master("the master said goodbye", now)
+            self._lose_master(master, "the master said goodbye", now)
         elif self.peers.is_gone(master):
-            self._lose_master("the master's process has ended", now)
+            self._lose_master(master, "the master's process has ended", now)
         else:
-            self._lose_master("the master is silent", now)
+            self._lose_master(master, "the master is silent", now)
 
     def _check_lead(self, now: float) -> None:
-        term, log = self._term, self._sight.log
-        if term is not None and term.is_minority and log.head.term == term.pair.number:
-            self._term = Claim(
-                pair=term.pair, is_minority=log.ends_in_minority, settled=log.head[:2]
-            )
-            self._patience.has_master(self._term, now=now)
-        if self._sight.has_lease(now=now) != self._had_lease:
-            self._had_lease = not self._had_lease
+        self._tenure.learn_from_log()
+        if self._tenure.claim is not None:
+            self._patience.has_master(self._tenure.claim, now=now)
+        if self._tenure.has_lease_changed(now=now):
             self._effects.append(Beat())
 
     # ---- Campaigns ----
@@ -480,20 +453,20 @@ class ElectionMachine:
             self._campaigning.unwant()
             return
         sight = self._sight
-        has_rivals = self._role != "master" and not sight.is_alone()
+        has_rivals = self.role != "master" and not sight.is_alone()
         has_fresher = sight.has_fresher(now=now)
         if self._campaigning.want(has_rivals=has_rivals, has_fresher=has_fresher, now=now):
             self._begin(now, is_handover=False)
 
     def _should_stand(self, now: float) -> bool:
         """Say whether it is time to campaign, but for rank and chance."""
-        if not self._can_stand() or self._role == "member":
+        if not self._can_stand() or self.role == "member":
             return False
         is_lagging = self._sight.is_lagging(now=now)
-        if self._role == "master" and self._term is not None:
-            may_outbid = self._patience.may_outbid(
-                self._term, self._sight, is_outbid=self._is_outbid(), now=now
-            )
+        claim = self._tenure.claim
+        if self.role == "master" and claim is not None:
+            is_outbid = self._tenure.is_outbid(self._known)
+            may_outbid = self._patience.may_outbid(claim, self._sight, is_outbid=is_outbid, now=now)
             return may_outbid and self._handovers.until_s is None and not is_lagging
         if self._sight.is_alone():
             return True
@@ -520,7 +493,7 @@ class ElectionMachine:
         ballot = self._campaigning.ballot
         if ballot is None:
             return
-        may_be_few = self._role == "master" or self._patience.may_be_few(self._sight, now=now)
+        may_be_few = self.role == "master" or self._patience.may_be_few(self._sight, now=now)
         outcome = ballot.outcome(self._sight, may_be_few=may_be_few, now=now)
         if outcome == "lost" or (outcome == "open" and now >= ballot.ends_s):
             self._lose_ballot(ballot, now)
@@ -532,7 +505,7 @@ class ElectionMachine:
             self._effects += ballot.ask(self._sight, now=now)
 
     def _lose_ballot(self, ballot: Ballot, now: float) -> None:
-        if self._role == "master" and ballot.stage != "trial":
+        if self.role == "master" and ballot.stage != "trial":
             self._rest(f"its campaign for term {ballot.number} failed", now)
         self._campaigning.lose(now=now)
 
@@ -568,27 +541,3 @@ class ElectionMachine:
         is_heard = all(self.peers.heartbeat(voter) is not None for voter in self._sight.others())
         if voters and is_heard:
             self._promises.recall(self._known)
-
-    # ---- Views ----
-
-    def _master(self) -> NodeId | None:
-        return None if self._term is None else self._term.pair.master
-
-    def _is_outbid(self) -> bool:
-        """Say whether a higher term than the one it leads or follows is known."""
-        if self._term is None:
-            return False
-        number = self._term.pair.number
-        return self._known > number or self._highest > self._term.pair
-
-    def _standing(self, now: float) -> Standing:
-        return Standing(
-            term=self._term,
-            is_own=self._role == "master",
-            is_leading=self._is_leading(now),
-            is_new=self._patience.is_new(now=now),
-        )
-
-    def _is_leading(self, now: float) -> bool:
-        is_awake = now - self._sight.looked_s <= LEASE_S
-        return self._role == "master" and is_awake and self._sight.has_lease(now=now)

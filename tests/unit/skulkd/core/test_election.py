@@ -526,14 +526,14 @@ def test_a_master_gives_way_to_a_higher_settled_term() -> None:
 def test_a_master_knows_that_its_minority_term_was_settled_from_its_log() -> None:
     bench = ElectionBench(2)
     bench.wait(10.0)
-    assert bench.machine.is_minority
+    assert bench.machine.tenure.is_minority
     head = LogPosition(1, 10, 2, 11)
     bench.log = replace(bench.log, head=head, ends_in_minority=True)
     bench.wait(0.3)
-    assert bench.machine.is_minority
+    assert bench.machine.tenure.is_minority
     bench.log = replace(bench.log, head=LogPosition(2, 12, 2, 12), ends_in_minority=False)
     bench.wait(0.3)
-    assert not bench.machine.is_minority
+    assert not bench.machine.tenure.is_minority
 
 
 # ---- Odd nodes ----
