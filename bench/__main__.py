@@ -29,6 +29,7 @@ BENCHES: Final = (
     "upstream",
     "gateway",
     "hop",
+    "idle",
 )
 RESULTS: Final = ROOT / "bench" / "results"
 MARKS: Final = {"stretch": "green", "gate": "yellow", "missed": "red"}

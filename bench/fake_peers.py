@@ -1,0 +1,255 @@
+"""Many peers in one process: to the daemon that is measured they are the rest of its cluster.
+
+`python -m bench.fake_peers` reads lines of JSON: `{"token": …, "count": N}` lets N more of them
+join by that token, and is answered with a line once all of them are members; the end of standard
+input ends them. Each has a key, ports, CURVE connections both ways, heartbeats, hellos and readings
+of its own, as a node has; none of them has a log, a worker or an API. They vote for whoever asks,
+follow whoever claims to be master, and say that they have journalled whatever they are sent.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import random
+import sys
+from typing import Any, Final, final
+
+from protocol.commands import AdmitMember, Command, ReportFacts
+from protocol.errors import SkulkError
+from protocol.ids import NodeId, command_id_of, node_id_of
+from protocol.joining import JoinRequest
+from protocol.nodes import NodeCapabilities
+from protocol.peer_messages import (
+    Campaign,
+    ElectionMessage,
+    Heartbeat,
+    Journalled,
+    LogPosition,
+    SubmitCommand,
+    Vote,
+    pack_frame,
+    unpack_election,
+    unpack_events,
+)
+from protocol.readings import HoldingsReading, NodeReading, Reading, key_of
+from protocol.telemetry_wire import pack_reading, transport_key
+from skulkd.cluster.curve_keys import make_key_pair
+from skulkd.cluster.join_guest import JoinGuest
+from skulkd.cluster.peer_calls import ControlCalls
+from skulkd.cluster.telemetry import REFRESH_S
+from skulkd.cluster.transport import Peer
+from skulkd.cluster.zmq_guest_dialler import ZmqGuestDialler
+from skulkd.cluster.zmq_transport import ZmqTransport
+from skulkd.core.election import HEARTBEAT_S
+from skulkd.core.invitations import OpenToken, read_token
+from skulkd.runtime.clock import SystemClock
+from skulkd.runtime.tasks import Tasks
+from skulkd.worker.readings import PERIOD_S
+from tests.support.builders import some_facts
+
+_HOST: Final = "127.0.0.1"
+_JOINING: Final = 4
+"""Joins at a time."""
+_TIMEOUT_S: Final = 60.0
+_ANSWER_S: Final = 5.0
+_POLL_S: Final = 0.02
+_RETRIES: Final = 20
+_FACTS: Final = some_facts()
+_NOT_YET: Final = frozenset(
+    {"cluster.no_master", "cluster.peer_timeout", "cluster.peer_unreachable"}
+)
+
+
+@final
+class _FakePeer:
+    """One of them; its one peer is the daemon."""
+
+    def __init__(self, number: int, token: OpenToken, tasks: Tasks, clock: SystemClock) -> None:
+        self._number = number
+        self._token = token
+        self._tasks = tasks
+        self._clock = clock
+        self._keys = make_key_pair()
+        self._boot_id = f"{number + 1:016x}"
+        self._rng = random.Random(number)  # ruff: ignore[suspicious-non-cryptographic-random-usage]  spreads pauses
+        self._transport = ZmqTransport(
+            self._keys,
+            boot_id=self._boot_id,
+            build="bench",
+            cluster_id=lambda: token.cluster_id,
+            clock=clock,
+            rng=self._rng,
+            on_death=_die,
+        )
+        self._calls = ControlCalls(self._transport, rng=self._rng, tasks=tasks)
+        self._daemon = Peer(
+            node_id=node_id_of(token.inviter_key),
+            public_key=token.inviter_key,
+            addresses=token.addresses,
+        )
+        self._heartbeat = Heartbeat(
+            boot_id=self._boot_id,
+            number=0,
+            master=None,
+            is_minority=False,
+            position=LogPosition(0, 0, 0, 0),
+            commit_seq=0,
+            chain=bytes(16),
+            unheard=(),
+            is_lagging=False,
+            hash_seq=0,
+            state_hash=b"",
+        )
+        self._transport.on_receive("election", self._on_election)
+        self._transport.on_receive("events", self._on_events)
+
+    async def join(self) -> None:
+        """Become a member, and go on as one."""
+        node_id, name = self._transport.node_id, f"fake-{self._number}"
+        port = await self._transport.open([_HOST], 0)
+        request = JoinRequest(
+            build="bench",
+            node_id=node_id,
+            public_key=self._keys.public_key.hex(),
+            boot_id=self._boot_id,
+            name=name,
+            addresses=(f"{_HOST}:{port}",),
+        )
+        guest = JoinGuest(dialler=ZmqGuestDialler(), clock=self._clock)
+        await guest.join_by_token(self._token, request)
+        self._transport.set_peers({self._daemon.node_id: self._daemon})
+        async with asyncio.timeout(_TIMEOUT_S):
+            while self._transport.link(self._daemon.node_id) != "up":
+                await asyncio.sleep(_POLL_S)
+        self._tasks.start(self._beat(), name=f"heartbeats of {name}")
+        self._tasks.start(self._tell_readings(), name=f"readings of {name}")
+        await self._renew()
+        await self._submit(
+            ReportFacts(
+                command_id=command_id_of(node_id, os.urandom(20)),
+                node_id=node_id,
+                facts=_FACTS,
+                capabilities=NodeCapabilities(backends=("llama_server-cpu",)),
+            )
+        )
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._transport.close()
+
+    async def _renew(self) -> None:
+        """Say that it is there, as a node does after its arrival and after its loss."""
+        node_id = self._transport.node_id
+        await self._submit(
+            AdmitMember(
+                command_id=command_id_of(node_id, os.urandom(20)),
+                node_id=node_id,
+                name=f"fake-{self._number}",
+                public_key=self._keys.public_key.hex(),
+                addresses=(f"{_HOST}:{self._transport.base_port}",),
+            )
+        )
+
+    def _is_own_loss(self, body: bytes) -> bool:
+        return b"member_lost" in body and self._transport.node_id.encode() in body
+
+    async def _submit(self, command: Command) -> None:
+        for number in range(_RETRIES):
+            try:
+                request = SubmitCommand(command=command)
+                await self._calls.ask(self._daemon.node_id, request, timeout_s=_ANSWER_S)
+            except SkulkError as error:
+                if error.code not in _NOT_YET or number == _RETRIES - 1:
+                    raise
+                await asyncio.sleep(_ANSWER_S / _RETRIES)
+            else:
+                return
+
+    async def _beat(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0, HEARTBEAT_S))
+        while True:
+            self._say(self._heartbeat)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _tell_readings(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0, PERIOD_S))
+        n_told = 0
+        while True:
+            self._tell(self._reading(n_told))
+            if not n_told % round(REFRESH_S / PERIOD_S):
+                now_s = self._clock.monotonic_s()
+                self._tell(HoldingsReading(node_id=self._transport.node_id, at_s=now_s))
+            n_told += 1
+            await asyncio.sleep(PERIOD_S)
+
+    def _reading(self, number: int) -> NodeReading:
+        return NodeReading(
+            node_id=self._transport.node_id,
+            at_s=self._clock.monotonic_s(),
+            memory_available_bytes=(8 << 30) + number,
+            disk_free_bytes=(100 << 30) + number,
+            cpu_ratio=0.01,
+            loop_lag_s=0.001,
+        )
+
+    def _tell(self, reading: Reading) -> None:
+        payload = pack_reading(reading, now=self._clock.monotonic_s())
+        name = transport_key(key_of(reading))
+        self._transport.send(self._daemon.node_id, "telemetry", payload, key=name)
+
+    def _say(self, message: ElectionMessage) -> None:
+        key = type(message).__name__
+        self._transport.send(self._daemon.node_id, "election", pack_frame(message), key=key)
+
+    def _on_election(self, sender: NodeId, payload: bytes) -> None:
+        message = unpack_election(payload)
+        if isinstance(message, Heartbeat) and message.master == sender:
+            # Whose log ends where the master's does, with the same chain, has all of it.
+            self._heartbeat = message._replace(
+                boot_id=self._boot_id, unheard=(), is_lagging=False, hash_seq=0, state_hash=b""
+            )
+        elif isinstance(message, Campaign):
+            number = message.number
+            self._say(Vote(number, is_trial=message.is_trial, denial="", known_number=number))
+
+    def _on_events(self, sender: NodeId, payload: bytes) -> None:
+        batch = unpack_events(payload)
+        if any(self._is_own_loss(body) for body in batch.records):
+            self._tasks.start(self._renew(), name="return", essential=False)
+        if batch.records:
+            said = Journalled(batch.number, batch.prev_seq + len(batch.records))
+            self._transport.send(sender, "control", pack_frame(said))
+
+
+async def _main() -> None:
+    loop = asyncio.get_running_loop()
+    tasks, clock = Tasks("fake peers", on_death=_die), SystemClock()
+    peers: list[_FakePeer] = []
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        asked: dict[str, Any] = json.loads(line)
+        token = read_token(asked["token"])
+        begun = len(peers)
+        peers += [_FakePeer(begun + n, token, tasks, clock) for n in range(asked["count"])]
+        room = asyncio.Semaphore(_JOINING)
+
+        async def join(peer: _FakePeer, room: asyncio.Semaphore) -> None:
+            async with room:
+                await peer.join()
+
+        await asyncio.gather(*(join(peer, room) for peer in peers[begun:]))
+        sys.stdout.write(json.dumps({"count": len(peers)}) + "\n")
+        sys.stdout.flush()
+    await tasks.close(1)
+    await asyncio.gather(*(peer.close() for peer in peers))
+
+
+def _die(story: str, error: BaseException) -> None:
+    sys.stderr.write(f"{story}\n")
+    raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    # Each refuses the daemon once, before it knows it: so does every node that joins.
+    logging.basicConfig(level=logging.ERROR)
+    asyncio.run(_main())
