@@ -67,7 +67,7 @@ from skulkd.core.handing_over import Handovers
 from skulkd.core.liveness import Peers
 from skulkd.core.patience import Patience
 from skulkd.core.promises import Promises
-from skulkd.core.sight import LAG_REMEMBERED_S, LEASE_S, Sight
+from skulkd.core.sight import LEASE_S, Sight
 from skulkd.core.tenure import Role, Tenure
 from skulkd.core.voting import (
     MAX_NUMBER,
@@ -115,8 +115,6 @@ class ElectionMachine:
         self._tenure = Tenure(spec.node_id, self._sight)
         self._is_leaving = False
         self._patience = Patience(now=now)
-        self._needed_s: float | None = None
-        """When somebody was denied for this node's fresher log: then it must campaign itself."""
         self._beat_s = now
         self._deadline = now
         self._effects: list[Effect] = []
@@ -211,7 +209,7 @@ class ElectionMachine:
         gap_s = self._sight.look(log, due_s=self._deadline, now=now)
         self._known = max(self._known, log.head.term)
         if self.role == "master" and gap_s > LEASE_S:
-            self._rest(f"its clock jumped by {gap_s:.1f} s", now)
+            self._rest(f"its clock jumped by {gap_s:.1f} s", now, is_certain=False)
 
     def _is_quiet(self, message: ElectionMessage) -> bool:
         """Say whether nothing can be due after a message that was not due before it.
@@ -297,7 +295,7 @@ class ElectionMachine:
             self._tenure.hear_claim(claim.pair)
             self._on_claim(claim, heartbeat, now)
         elif self.role == "member" and self._tenure.master == sender:
-            self._lose_master(sender, "the master has given up its role", now)
+            self._rest("the master has given up its role", now)
         led = (self._tenure.led_number, self._me)
         if (heartbeat.number, heartbeat.master) == led:
             self._effects.append(
@@ -340,7 +338,7 @@ class ElectionMachine:
             now=now,
         )
         if denial == "log":
-            self._needed_s = now
+            self._patience.is_needed(now=now)
         if campaign.is_trial:
             if not denial:
                 self._campaigning.defer(DEFER_S, now=now)
@@ -404,10 +402,12 @@ class ElectionMachine:
         self._enter("member", claim, now)
         self._effects += [Follow(term=claim.pair), Beat(to=master)]
 
-    def _rest(self, reason: str, now: float, *, silent_s: float = 0.0) -> None:
+    def _rest(
+        self, reason: str, now: float, *, silent_s: float = 0.0, is_certain: bool = True
+    ) -> None:
         was_master = self.role == "master"
         self._enter("resting", None, now)
-        self._patience.lost_master(silent_s=silent_s, now=now)
+        self._patience.lost_master(silent_s=silent_s, is_certain=is_certain, now=now)
         self._effects.append(Rest(reason=reason))
         if was_master:
             self._effects.append(Beat())
@@ -418,20 +418,17 @@ class ElectionMachine:
         if claim is not None:
             self._patience.has_master(claim, now=now)
 
-    def _lose_master(self, master: NodeId, reason: str, now: float) -> None:
-        silent_s = self.peers.silent_s(master, now=now)
-        self._rest(reason, now, silent_s=silent_s or 0.0)
-
     def _check_master(self, claim: Claim, now: float) -> None:
         master = claim.pair.master
         if self._sight.is_alive(master, now=now):
             self._patience.has_master(claim, now=now)
         elif self.peers.has_left(master):
-            self._lose_master(master, "the master said goodbye", now)
+            self._rest("the master said goodbye", now)
         elif self.peers.is_gone(master):
-            self._lose_master(master, "the master's process has ended", now)
+            self._rest("the master's process has ended", now)
         else:
-            self._lose_master(master, "the master is silent", now)
+            silent_s = self.peers.silent_s(master, now=now) or 0.0
+            self._rest("the master is silent", now, silent_s=silent_s, is_certain=False)
 
     def _check_lead(self, now: float) -> None:
         self._tenure.learn_from_log()
@@ -470,8 +467,7 @@ class ElectionMachine:
             return may_outbid and self._handovers.until_s is None and not is_lagging
         if self._sight.is_alone():
             return True
-        is_needed = self._needed_s is not None and now - self._needed_s <= LAG_REMEMBERED_S
-        if is_lagging and not is_needed:
+        if not self._patience.may_accuse(self._sight, now=now):
             return False
         return self._patience.may_act(self._sight, now=now)
 

@@ -8,7 +8,7 @@ coming to nothing (a link that flaps).
 
 from typing import Final, final
 
-from skulkd.core.sight import SUSPICION_S, Sight
+from skulkd.core.sight import LAG_REMEMBERED_S, SUSPICION_S, Sight
 from skulkd.core.voting import Claim
 
 MINORITY_WAIT_S: Final = 10.0
@@ -34,9 +34,18 @@ class Patience:
         self._term: Claim | None = None
         """The last one."""
         self._outbid_s: float | None = None
+        self._is_certain = False
+        self._needed_s: float | None = None
 
-    def lost_master(self, *, silent_s: float, now: float) -> None:
-        """There is no master any more; it has been silent for so long."""
+    def lost_master(self, *, silent_s: float, is_certain: bool, now: float) -> None:
+        """There is no master any more.
+
+        Args:
+            silent_s: For how long it had been silent.
+            is_certain: It is known to have ended or given up: no silence was counted.
+            now: Boot time in seconds.
+        """
+        self._is_certain = is_certain
         self._short_s = now
         self._without_s = now - silent_s
 
@@ -50,6 +59,21 @@ class Patience:
                 self._few_wait_s = min(MAX_MINORITY_WAIT_S, 2 * self._few_wait_s)
         elif now - self._calm_since_s >= CALM_S:
             self._few_wait_s = MINORITY_WAIT_S
+
+    def is_needed(self, *, now: float) -> None:
+        """Another node also misses the master, and was denied for its older log."""
+        self._needed_s = now
+
+    def may_accuse(self, sight: Sight, *, now: float) -> bool:
+        """Say whether a node may act on what it misses, though its own loop may have been late.
+
+        It may when it does not lag; when it is certain, or not alone in missing the master; and
+        when those that hear it lag as well, so that nobody sees better.
+        """
+        if self._is_certain or not sight.is_lagging(now=now):
+            return True
+        is_needed = self._needed_s is not None and now - self._needed_s <= LAG_REMEMBERED_S
+        return is_needed or sight.all_lag(now=now)
 
     def is_new(self, *, now: float) -> bool:
         """Say whether a master may be there and not have been heard yet."""

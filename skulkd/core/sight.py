@@ -139,6 +139,11 @@ class Sight:
         heartbeats = (self.peers.heartbeat(voter) for voter in self.near(now=now))
         return any(known is not None and known.position > self.log.durable for known in heartbeats)
 
+    def all_lag(self, *, now: float) -> bool:
+        """Say whether others are near, and every one of them lags."""
+        heartbeats = [self.peers.heartbeat(voter) for voter in self.near(now=now)]
+        return bool(heartbeats) and all(known and known.is_lagging for known in heartbeats)
+
     def successor(self, *, now: float) -> NodeId | None:
         """Give who could take over best: near, not lagging, with the freshest log."""
         heartbeats = {

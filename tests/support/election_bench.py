@@ -106,6 +106,7 @@ class ElectionBench:
         position: LogPosition = BASE,
         is_minority: bool = False,
         unheard: tuple[NodeId, ...] = (),
+        is_lagging: bool = False,
         boot: str = "a" * 16,
     ) -> list[Effect]:
         """Hear the heartbeat of a node."""
@@ -118,7 +119,7 @@ class ElectionBench:
             commit_seq=position.seq,
             chain=b"\0" * 16,
             unheard=unheard,
-            is_lagging=False,
+            is_lagging=is_lagging,
             hash_seq=0,
             state_hash=b"",
         )

@@ -409,6 +409,28 @@ def test_a_node_that_lags_campaigns_when_another_misses_the_master_and_has_an_ol
     assert campaigns(bench.wait(0.5))
 
 
+def test_a_node_that_lags_campaigns_at_once_when_the_masters_process_has_ended() -> None:
+    bench = ElectionBench(3)
+    bench.follow(2)
+    bench.jump(1.0)
+    bench.beat(3)
+    assert bench.machine.sight.is_lagging(now=bench.now)
+    bench.refuse(2)
+    assert campaigns(bench.wait(0.4))
+
+
+def test_where_all_that_hear_one_another_lag_somebody_campaigns_all_the_same() -> None:
+    for others_lag in (False, True):
+        bench = ElectionBench(3)
+        bench.follow(2)
+        bench.jump(1.0)
+        asked: list[object] = []
+        for _ in range(10):
+            bench.beat(3, is_lagging=others_lag)
+            asked += campaigns(bench.wait(0.45))
+        assert bool(asked) == others_lag
+
+
 def test_a_node_that_leaves_campaigns_no_more() -> None:
     bench = ElectionBench(3)
     bench.give(BeginLeaving())
