@@ -29,6 +29,8 @@ from tests.support.simulated_logs import LogNode, LogWorld, agree
 N_SEEDS = 25
 SETTLED_S = 120.0
 LONGEST_CALL_S = 25.0
+RARELY = 0.05
+"""One who left comes back by itself, but until then there are fewer voters to fall out."""
 
 
 @dataclass
@@ -78,8 +80,8 @@ class History:
             duplicate_ratio=chance.choice((0.0, 0.05)),
         )
         actors = [world.tasks.start(self.call(), name=f"caller {n}") for n in range(4)]
-        for _ in range(12):
-            await asyncio.sleep(chance.uniform(0.1, 2.0))
+        for _ in range(14):
+            await asyncio.sleep(chance.uniform(0.1, 1.5))
             await self.trouble()
         for actor in actors:
             actor.cancel()
@@ -111,7 +113,7 @@ class History:
                 loopback = chance.choice(("open", "keyed"))
                 settings = ClusterSettings(policy=self.policy, loopback=loopback)
                 return ChangeSettings(command_id=command_id, settings=settings)
-            case 2 if self.policy == "quorum":
+            case 2 if self.policy == "quorum" and chance.random() < RARELY:
                 return ReportLeave(
                     command_id=command_id,
                     node_id=a_node_id(chance.randrange(1, self.n_nodes + 1)),
@@ -140,17 +142,17 @@ class History:
         if self.is_gentle:
             await self.one_death()
             return
-        match self.chance.randrange(8):
+        match self.chance.randrange(10):
             case 0 | 1:
                 await self.die()
             case 2 | 3:
                 await self.come_back()
-            case 4:
+            case 4 | 5 | 6:
                 self.part()
-            case 5:
+            case 7:
                 self.groups = []
                 self.world.heal()
-            case 6:
+            case 8:
                 self.spoil_a_disk()
             case _:
                 self.mend_disks()
@@ -246,7 +248,7 @@ class History:
             master = self.master_among(running)
             if master is not None and self.chance.random() < 0.8:
                 self.join(running, master)
-            elif self.world.elect(running) is None and self.chance.random() < 0.7:
+            elif self.world.elect(running) is None and self.chance.random() < 0.5:
                 # Otherwise a master of long ago goes on believing in itself, and must do no harm.
                 for number in running:
                     self.world.rest(number)
