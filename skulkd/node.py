@@ -17,7 +17,7 @@ from importlib.metadata import version
 from typing import Final, final
 
 from protocol.cluster_api import JoinBody
-from protocol.errors import SkulkError
+from protocol.errors import ErrorCode, SkulkError
 from protocol.nodes import Role
 from protocol.peer_messages import CallApi
 from skulkd.api.app import create_app
@@ -57,6 +57,21 @@ _TASKS_STOP_S: Final = 0.3
 _GRACE_S: Final = 0.2
 """In all less than the ten seconds that a service manager and an operator are promised."""
 _JOIN_RETRY_S: Final = 10.0
+_HOPELESS: Final[frozenset[ErrorCode]] = frozenset(
+    {
+        "cluster.full",
+        "cluster.has_past",
+        "cluster.removed",
+        "cluster.token_expired",
+        "cluster.token_invalid",
+        "cluster.token_unknown",
+        "cluster.token_used",
+        "config.invalid",
+        "config.port_busy",
+    }
+)
+"""Why a join fails that fails again until it is begun anew. Not a cluster without a master, a
+member that is busy or away, a firewall that is about to be opened."""
 
 _MakeDependencies = Callable[[OpenDoor, ApiListeners], ApiDependencies]
 
@@ -319,18 +334,18 @@ class Node:
         What cannot succeed ends the node with its reason; what may is tried again.
         """
         wish = JoinBody(token=token, discard=self._loaded.discard)
-        if joining.is_pointless(token):
-            _log.info("this node is a member already; the invitation is not used")
-            return
         while True:
             try:
+                if joining.is_pointless(token):
+                    _log.info("this node is a member already; the invitation is not used")
+                    return
                 await joining.join(wish)
             except SkulkError as error:
                 _log.error(
                     "joining failed: %s", error.message,
                     extra={"code": error.code, "remedy": error.remediation},
                 )  # fmt: skip
-                if error.code != "cluster.join_failed":
+                if error.code in _HOPELESS:
                     self._has_died = True
                     self._stop_asked.set()
                     return

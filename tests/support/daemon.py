@@ -117,8 +117,8 @@ class Daemon:
 
     # ---- Life ----------------------------------------------------------------------------------
 
-    def spawn(self) -> None:
-        """Start the process and return at once."""
+    def spawn(self, *, stdin: str | None = None) -> None:
+        """Start the process and return at once; `stdin` is what it can read there, at most 4 KB."""
         assert self._process is None or self._process.poll() is not None, "it runs already"
         self.root.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -131,13 +131,17 @@ class Daemon:
                     str(self.port),
                     *self.arguments,
                 ],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
                 cwd=self.root,
                 start_new_session=True,
             )
+        if stdin is not None:
+            assert self._process.stdin is not None
+            with self._process.stdin as pipe:
+                pipe.write(stdin.encode())
 
     def start(self, *, timeout_s: float = HEALTHY_TIMEOUT_S) -> None:
         """Start the process and wait until `/health` answers."""
