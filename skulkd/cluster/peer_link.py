@@ -211,12 +211,12 @@ class PeerLink:
     async def _pause(self, n_rounds: int) -> bool:
         """Wait before the next round; True when a reason to hurry has come."""
         longest_s = min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2.0 ** min(n_rounds, 10))
-        self._kick.clear()
         try:
             async with timeout(longest_s * self._services.rng.uniform(0.5, 1.0)):
                 await self._kick.wait()
         except TimeoutError:
             return False
+        self._kick.clear()
         return True
 
     async def _dial_election(self, n_rounds: int) -> None:

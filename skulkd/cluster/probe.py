@@ -45,6 +45,8 @@ async def probe(host: str, port: int, timeout_s: float) -> Probe:
         if error.errno == errno.EHOSTUNREACH and sys.platform == "darwin":
             reason += _MACOS_HINT
         return Probe(outcome="unreachable", reason=reason)
+    except UnicodeError as error:  # of a name that no name service could be asked for
+        return Probe(outcome="unreachable", reason=f"{host} port {port}: {error}")
     ip = str(writer.get_extra_info("peername")[0])
     writer.close()
     return Probe(outcome="open", ip=ip)
