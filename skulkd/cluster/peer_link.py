@@ -387,5 +387,7 @@ class PeerLink:
         state = self._status.state
         if state != self._told:
             self._told = state
-            _log.info("the link to %s is %s %s", self._peer.node_id, state, self._status.reason)
+            if self._contexts is not None:  # not when this node itself hangs up
+                why = f": {self._status.reason}" if state != "up" else ""
+                _log.info("the link to %s is %s%s", self._peer.node_id, state, why)
             self._tell(self._peer, state)
