@@ -42,7 +42,7 @@ class DivergenceReport:
         self.last: Divergence | None = None
 
     def logs_differ(self, *, term: int, seq: int, n_discarded: int) -> None:
-        """Report that the logs fork behind `seq`."""
+        """Report that the logs differ behind `seq`."""
         self._report(
             term,
             seq,

@@ -289,7 +289,7 @@ class FollowingTerm:
         answer = await self._ask(before, tail.chain)
         if answer.outcome != "events":
             if answer.outcome == "diverged":
-                await self._report_fork()
+                await self._report_divergence()
             self._needs_snapshot = True
             return False
         batch = EventBatch(
@@ -312,10 +312,10 @@ class FollowingTerm:
             raise _bad_record(seq + 1, "the answer is no range of this term")
         return answer
 
-    async def _report_fork(self) -> None:
+    async def _report_divergence(self) -> None:
         """Find the last position at which both logs agree, looking back twice as far each time."""
         tail, back = self._tail, 1
-        fork_seq = tail.recent.base_seq
+        agreed_seq = tail.recent.base_seq
         while tail.seq - back > tail.recent.base_seq:
             seq = tail.seq - back
             chain = tail.recent.chain_at(seq)
@@ -323,11 +323,11 @@ class FollowingTerm:
                 break
             answer = await self._ask(seq, chain)
             if answer.outcome == "events":
-                fork_seq = self._agreed_within(seq, chain, answer.records)
+                agreed_seq = self._agreed_within(seq, chain, answer.records)
                 break
             back *= 2
         self._report.logs_differ(
-            term=self._term.number, seq=fork_seq, n_discarded=tail.seq - fork_seq
+            term=self._term.number, seq=agreed_seq, n_discarded=tail.seq - agreed_seq
         )
 
     def _agreed_within(self, seq: int, chain: bytes, bodies: Sequence[bytes]) -> int:

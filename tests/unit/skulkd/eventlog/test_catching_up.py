@@ -84,7 +84,7 @@ def test_a_log_that_differs_is_reported_given_up_and_kept_aside() -> None:
         await world.found(3)
         await world.settle()
         first, second = world.node(1), world.node(2)
-        fork_seq = first.log.appended.seq
+        agreed_seq = first.log.appended.seq
         world.partition({1}, {2, 3})
         world.elect({1})
         await add(first, 1, 2)
@@ -103,7 +103,7 @@ def test_a_log_that_differs_is_reported_given_up_and_kept_aside() -> None:
         assert health.n_divergences == 1
         last = health.last_divergence
         assert last is not None
-        assert (last.seq, last.n_discarded, last.term) == (fork_seq, 3, term.number)
+        assert (last.seq, last.n_discarded, last.term) == (agreed_seq, 3, term.number)
         assert first.resets
         archives = [name for name in first.disk.list(JOURNAL.parent) if "archive" in name]
         assert archives == ["journal.archive-000001"]

@@ -146,6 +146,26 @@ def test_too_many_undecided_commands_are_refused_with_the_reason() -> None:
     with_world(story)
 
 
+def test_a_members_word_counts_only_where_its_chain_agrees_and_in_this_term() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(2)
+        await world.settle()
+        world.network.cut(first.node_id, a_node_id(2))
+        submitted = asyncio.ensure_future(first.log.submit(an_added_card(1)))
+        await asyncio.sleep(0.2)
+        seq, chain = first.log.durable_position.seq, first.log.chain
+        first.log.journalled(a_node_id(2), 1, seq, b"another history!")
+        first.log.journalled(a_node_id(2), 2, seq, chain)
+        first.log.journalled(a_node_id(2), 1, seq + 1, chain)
+        assert not submitted.done()
+        assert first.log.commit_seq < seq
+        first.log.journalled(a_node_id(2), 1, seq, chain)
+        assert first.log.commit_seq == seq
+        assert (await submitted).durable == "member"
+
+    with_world(story)
+
+
 # ---- Repetition --------------------------------------------------------------------------------
 
 
