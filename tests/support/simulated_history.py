@@ -296,7 +296,7 @@ class History:
             self.told.append(f"{name}: cut {call.was_cut}, left {connection.is_lost}")
             return
         if connection.status == 200 and act.stream:
-            outcome, fault = stream_fault(connection.body)
+            outcome, fault = stream_fault(connection.body, n_tokens=act.n_tokens)
             if not connection.is_complete:
                 fault = fault or "the response does not end"
             if fault:
