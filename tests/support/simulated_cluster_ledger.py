@@ -77,9 +77,8 @@ class Ledger:
         before = self._agreed.setdefault(place, shown)
         if before != shown:
             if self._is_strict:
-                self.problems.append(
-                    f"seq {sequenced.seq} was shown as {before}, and by {node.world.name} as {shown}"
-                )
+                name = node.world.name
+                self.problems.append(f"{place} was shown as {before}, and by {name} as {shown}")
             self._agreed[place] = shown
 
     def on_reset(self, node: SimulatedNode) -> None:
