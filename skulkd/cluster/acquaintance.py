@@ -67,8 +67,8 @@ class Acquaintance:
             )
         self.boot_id = hello.boot_id
         if self.host is not None:
-            self._boots.note(hello.boot_id, self.host, now_s=now_s)
             self.address = join_address(self.host, hello.base_port)
+            self._boots.note(hello.boot_id, self.address, now_s=now_s)
         return ""
 
     def duplicate(self, now_s: float) -> Duplicate | None:

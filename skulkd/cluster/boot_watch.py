@@ -18,7 +18,7 @@ _MAX_BOOTS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Boot:
-    host: str
+    address: str
     first_s: float
     last_s: float
 
@@ -31,12 +31,12 @@ class BootWatch:
         self._node_id = node_id
         self._boots: dict[str, _Boot] = {}
 
-    def note(self, boot_id: str, host: str, *, now_s: float) -> None:
-        """Remember that a boot id was heard."""
+    def note(self, boot_id: str, address: str, *, now_s: float) -> None:
+        """Remember that a boot id was heard, and where its process listens: `HOST:BASE`."""
         known = self._boots.get(boot_id)
         if known is None:
-            known = _Boot(host=host, first_s=now_s, last_s=now_s)
-        self._boots[boot_id] = replace(known, host=host, last_s=now_s)
+            known = _Boot(address=address, first_s=now_s, last_s=now_s)
+        self._boots[boot_id] = replace(known, address=address, last_s=now_s)
         if len(self._boots) > _MAX_BOOTS:
             oldest = min(self._boots, key=lambda one: self._boots[one].last_s)
             del self._boots[oldest]
@@ -58,7 +58,7 @@ class BootWatch:
                     return Duplicate(
                         node_id=self._node_id,
                         boot_ids=(boot_id, other_id),
-                        addresses=(boot.host, other.host),
+                        addresses=(boot.address, other.address),
                         last_seen_s=min(boot.last_s, other.last_s),
                     )
         return None

@@ -53,7 +53,7 @@ class Duplicate:
     boot_ids: tuple[str, str]
     """The one heard of first comes first."""
     addresses: tuple[str, str]
-    """The hosts that they dial from, in the same order."""
+    """Where they listen, `HOST:BASE`, in the same order."""
     last_seen_s: float
     """Monotonic."""
 

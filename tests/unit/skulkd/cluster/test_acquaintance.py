@@ -81,4 +81,16 @@ def test_two_boots_from_two_hosts_are_a_duplicate() -> None:
         acquaintance.hear(_hello(boot_id=boot_id), OWN_HELLO, now_s=float(second))
     found = acquaintance.duplicate(10.0)
     assert found is not None
-    assert found.addresses == (HOST, "10.0.0.8")
+    base = _hello().base_port
+    assert found.addresses == (f"{HOST}:{base}", f"10.0.0.8:{base}")
+
+
+def test_two_boots_on_one_host_are_told_apart_by_their_ports() -> None:
+    acquaintance = _met()
+    for second in range(10):
+        boot_id, base = (("b1", 1000), ("b2", 2000))[second % 2]
+        hello = _hello(boot_id=boot_id).model_copy(update={"base_port": base})
+        acquaintance.hear(hello, OWN_HELLO, now_s=float(second))
+    found = acquaintance.duplicate(10.0)
+    assert found is not None
+    assert found.addresses == (f"{HOST}:1000", f"{HOST}:2000")

@@ -345,6 +345,8 @@ def test_in_quorum_a_minority_refuses_with_the_numbers_and_keeps_what_it_has() -
         assert error.code == "cluster.no_quorum"
         assert (error.details["alive"], error.details["voters"]) == (1, 3)
         assert "1 of 3 voters" in error.message
+        assert a_node_id(2) in error.message, "who is missing is named"
+        assert a_node_id(3) in error.message
         assert first.node_id in error.message
         assert world.clock.monotonic_s() - began_s < 12
         assert cards(first) == {"test/card-1"}
