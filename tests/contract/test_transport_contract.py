@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections import UserList
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ from protocol.ids import NodeId, node_id_of
 from skulkd.cluster.curve_keys import make_key_pair
 from skulkd.cluster.lanes import INBOX_AHEAD, LANES, PLANE_LANE
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork
-from skulkd.cluster.transport import Transport
+from skulkd.cluster.transport import LinkState, Peer, Transport
 from skulkd.runtime.tasks import sleep, timeout
 from skulkd.runtime.virtual_time import run_virtual
 from tests.support.real_transports import introduce, real_nodes, until_up
@@ -49,7 +50,19 @@ class Inbox:
         return lambda sender, payload: self.got.setdefault((sender, plane), []).append(payload)
 
 
-Scenario = Callable[[list[Transport], list[Inbox]], Coroutine[Any, Any, None]]
+class Nodes(UserList[Transport]):
+    """The transports, and how they name each other."""
+
+    def __init__(self, transports: Iterable[Transport], peers: Iterable[Peer]) -> None:
+        super().__init__(transports)
+        self._peers = {peer.node_id: peer for peer in peers}
+
+    def name(self, number: int, *others: int) -> None:
+        """Let one name exactly these."""
+        self[number].set_peers({IDS[other]: self._peers[IDS[other]] for other in others})
+
+
+Scenario = Callable[[Nodes, list[Inbox]], Coroutine[Any, Any, None]]
 Runner = Callable[[Scenario], None]
 
 
@@ -57,7 +70,9 @@ def _simulated(scenario: Scenario) -> None:
     async def main() -> None:
         # ruff: ignore[suspicious-non-cryptographic-random-usage]  repeatable
         network = SimulatedNetwork(random.Random(5), NetworkFaults(max_delay_s=0.05))
-        transports: list[Transport] = [network.attach(node_id) for node_id in IDS]
+        transports = Nodes(
+            [network.attach(node_id) for node_id in IDS], [network.peer(one) for one in IDS]
+        )
         inboxes = [Inbox() for _ in IDS]
         for transport, inbox in zip(transports, inboxes, strict=True):
             inbox.listen(transport)
@@ -93,13 +108,13 @@ def _zmq_on(loop_factory: Callable[[], asyncio.AbstractEventLoop], scenario: Sce
     async def main() -> None:
         async with real_nodes() as made:
             nodes = sorted((made.make(keys) for keys in KEYS), key=lambda node: node.node_id)
-            transports: list[Transport] = [node.transport for node in nodes]
             inboxes = [Inbox() for _ in IDS]
             for node, inbox in zip(nodes, inboxes, strict=True):
                 inbox.listen(node.transport)
                 await node.open()
             introduce(*nodes)
             await until_up(*nodes)
+            transports = Nodes([node.transport for node in nodes], [node.peer() for node in nodes])
             await scenario(transports, inboxes)
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
@@ -122,7 +137,7 @@ async def _settle() -> None:
 
 
 def test_everyone_sees_the_others(run: Runner) -> None:
-    async def scenario(transports: list[Transport], inboxes: list[Inbox]) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
         for transport, node_id in zip(transports, IDS, strict=True):
             assert transport.node_id == node_id
             assert transport.peers() == tuple(other for other in IDS if other != node_id)
@@ -131,7 +146,7 @@ def test_everyone_sees_the_others(run: Runner) -> None:
 
 
 def test_payloads_arrive_in_order_named_by_sender_and_apart_by_plane(run: Runner) -> None:
-    async def scenario(transports: list[Transport], inboxes: list[Inbox]) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
         for number in range(50):
             for plane in PLANES:
                 assert transports[0].send(IDS[2], plane, bytes([number])) is None
@@ -150,7 +165,7 @@ def test_payloads_arrive_in_order_named_by_sender_and_apart_by_plane(run: Runner
 
 
 def test_a_node_may_send_to_itself(run: Runner) -> None:
-    async def scenario(transports: list[Transport], inboxes: list[Inbox]) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
         assert transports[0].send(IDS[0], "control", b"me") is None
         assert inboxes[0].got == {}, "never inside the call"
         await _until(lambda: bool(inboxes[0].got))
@@ -160,14 +175,14 @@ def test_a_node_may_send_to_itself(run: Runner) -> None:
 
 
 def test_an_unknown_peer_is_refused(run: Runner) -> None:
-    async def scenario(transports: list[Transport], inboxes: list[Inbox]) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
         assert transports[0].send(node_id_of(b"x" * 32), "control", b"") == "unknown_peer"
 
     run(scenario)
 
 
 def test_a_payload_over_the_planes_limit_is_refused_and_one_at_it_arrives(run: Runner) -> None:
-    async def scenario(transports: list[Transport], inboxes: list[Inbox]) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
         for plane in PLANES:
             longest = bytes(MAX_PAYLOAD_BYTES[plane])
             assert transports[0].send(IDS[1], plane, longest + b"x") == "too_large"
@@ -181,7 +196,7 @@ def test_a_payload_over_the_planes_limit_is_refused_and_one_at_it_arrives(run: R
 def test_a_full_plane_refuses_and_holds_up_no_other(run: Runner, plane: Plane) -> None:
     n_ahead = N_AHEAD[plane] if run is not _simulated else 0
 
-    async def scenario(transports: list[Transport], inboxes: list[Inbox]) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
         payload = bytes(MAX_PAYLOAD_BYTES[plane])
         n_taken = 0
         while (refusal := transports[0].send(IDS[1], plane, payload)) is None:
@@ -201,7 +216,7 @@ def test_a_full_plane_refuses_and_holds_up_no_other(run: Runner, plane: Plane) -
 
 @pytest.mark.parametrize("plane", REPLACING)
 def test_a_full_plane_of_news_keeps_the_newest(run: Runner, plane: Plane) -> None:
-    async def scenario(transports: list[Transport], inboxes: list[Inbox]) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
         size = MAX_PAYLOAD_BYTES[plane]
         for number in range(50):
             assert transports[0].send(IDS[1], plane, bytes([number]) * size) is None
@@ -214,7 +229,7 @@ def test_a_full_plane_of_news_keeps_the_newest(run: Runner, plane: Plane) -> Non
 
 @pytest.mark.parametrize("plane", REPLACING)
 def test_a_newer_payload_of_a_key_supersedes_the_queued_one(run: Runner, plane: Plane) -> None:
-    async def scenario(transports: list[Transport], inboxes: list[Inbox]) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
         for number in range(100):
             assert transports[0].send(IDS[1], plane, b"a%d" % number, key="a") is None
             assert transports[0].send(IDS[1], plane, b"b%d" % number, key="b") is None
@@ -230,7 +245,7 @@ def test_a_newer_payload_of_a_key_supersedes_the_queued_one(run: Runner, plane: 
 
 
 def test_a_closed_transport_takes_and_gives_nothing(run: Runner) -> None:
-    async def scenario(transports: list[Transport], inboxes: list[Inbox]) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
         assert transports[0].send(IDS[1], "control", b"late") is None
         await transports[1].close()
         await transports[1].close()
@@ -238,5 +253,80 @@ def test_a_closed_transport_takes_and_gives_nothing(run: Runner) -> None:
         assert transports[1].peers() == ()
         await _settle()
         assert inboxes[1].got == {}
+
+    run(scenario)
+
+
+def _changes(transport: Transport) -> list[tuple[NodeId, LinkState]]:
+    seen: list[tuple[NodeId, LinkState]] = []
+    transport.on_link(lambda peer, state: seen.append((peer, state)))
+    return seen
+
+
+def test_a_link_is_up_and_one_to_a_node_that_is_not_named_is_connecting(run: Runner) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
+        assert transports[0].link(IDS[1]) == transports[0].link(IDS[2]) == "up"
+        assert transports[0].link(node_id_of(b"x" * 32)) == "connecting"
+
+    run(scenario)
+
+
+def test_a_node_that_ends_is_refused_and_the_others_are_told_once(run: Runner) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
+        seen = [_changes(transports[number]) for number in (0, 2)]
+        await transports[1].close()
+        await _until(lambda: all((IDS[1], "refused") in one for one in seen))
+        assert {peer for one in seen for peer, _ in one} == {IDS[1]}
+        assert transports[0].link(IDS[1]) == "refused"
+        assert transports[0].send(IDS[1], "control", b"") == "no_link"
+        assert transports[0].peers() == (IDS[2],)
+
+    run(scenario)
+
+
+def test_a_peer_that_is_named_no_more_is_silent_and_the_others_notice_nothing(
+    run: Runner,
+) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
+        seen = _changes(transports[0]), _changes(transports[2])
+        assert transports[1].send(IDS[0], "control", b"under way") is None
+        transports.name(0, 2)
+        assert transports[0].send(IDS[1], "control", b"") == "unknown_peer"
+        assert transports[0].peers() == (IDS[2],)
+        await _until(lambda: transports[1].link(IDS[0]) == "connecting")
+        assert transports[1].send(IDS[0], "control", b"") == "no_link"
+        assert transports[2].send(IDS[0], "control", b"free") is None
+        await _until(lambda: inboxes[0].count(IDS[2], "control") == 1)
+        assert inboxes[0].count(IDS[1], "control") == 0
+        assert seen == ([], [])
+        transports.name(0, 1, 2)
+        await _until(lambda: transports[0].link(IDS[1]) == transports[1].link(IDS[0]) == "up")
+
+    run(scenario)
+
+
+def test_a_producer_that_waits_for_room_loses_nothing(run: Runner) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
+        payloads = [bytes([number]) * (1 << 20) for number in range(60)]
+        async with timeout(WITHIN_S):
+            for payload in payloads:
+                while transports[0].send(IDS[1], "files", payload) is not None:
+                    await transports[0].wait_room(IDS[1], "files")
+        got = inboxes[1].of(IDS[0], "files")
+        await _until(lambda: len(got) == len(payloads))
+        assert got == payloads
+
+    run(scenario)
+
+
+def test_nobody_waits_for_room_with_a_peer_that_is_gone_or_unknown(run: Runner) -> None:
+    async def scenario(transports: Nodes, inboxes: list[Inbox]) -> None:
+        while transports[0].send(IDS[1], "files", bytes(1 << 20)) is None:
+            pass
+        transports.name(0, 2)
+        async with timeout(1):
+            await transports[0].wait_room(IDS[1], "files")
+            await transports[0].wait_room(node_id_of(b"x" * 32), "files")
+            await transports[0].wait_room(IDS[2], "files")
 
     run(scenario)
