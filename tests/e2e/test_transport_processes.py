@@ -88,7 +88,7 @@ def test_a_process_that_is_killed_is_refused_within_a_moment() -> None:
             os.kill(pair.child.pid, signal.SIGKILL)
             refused_s = await pair.until("refused", 5.0)
             # 2 ms on a quiet machine; the bound is for a busy one.
-            assert refused_s - killed_s < 0.5
+            assert refused_s - killed_s < 2.0
             assert "up" not in [state for state, _ in pair.seen]
 
     asyncio.run(main())
@@ -99,8 +99,8 @@ def test_a_process_that_is_stopped_is_silent_after_five_seconds_and_up_when_it_g
         async with _pair() as pair:
             stopped_s = time.monotonic()
             os.kill(pair.child.pid, signal.SIGSTOP)
-            silent_s = await pair.until("silent", 9.0)
-            assert 4.0 < silent_s - stopped_s < 7.5
+            silent_s = await pair.until("silent", 12.0)
+            assert 4.0 < silent_s - stopped_s < 9.0
             assert pair.node.transport.send(pair.peer, "control", b"old") == "no_link"
             # Dialling it again ends in nothing after 3 s, and it is silent still.
             await sleep(3.5)
@@ -141,7 +141,7 @@ def test_a_wish_is_answered_while_data_and_files_take_all_they_can() -> None:
             assert info is not None
             assert info.planes["files"].n_sent_bytes > 20_000_000
             # 1 ms on a quiet machine, 5 ms on one with two cores that both ends keep busy.
-            assert sorted(late_s)[20] < 0.5
+            assert sorted(late_s)[20] < 1.0
             assert pair.seen == []
 
     asyncio.run(main())
