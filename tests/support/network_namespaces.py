@@ -4,6 +4,7 @@ Needs root in a network and mount namespace of its own (`make test-net`): nothin
 machine's own network, and all of it is gone with the namespace.
 """
 
+import itertools
 import json
 import shutil
 import signal
@@ -19,6 +20,7 @@ from tests.support.daemon import SCRIPTS, clean_environment, wait_until
 BRIDGE: Final = "skulk0"
 SUBNET: Final = "10.77.0"
 _STOP_S: Final = 15.0
+_SERIALS: Final = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -26,38 +28,51 @@ class Machine:
     """One namespace on the bridge.
 
     Args:
-        name: Of the namespace.
+        name: What its node is called.
         address: On the bridge.
+        serial: Of all machines ever made here: a namespace goes with its last process, and its
+            name must not be waited for.
     """
 
     name: str
     address: str
+    serial: int
+
+    @property
+    def namespace(self) -> str:
+        """The name of its namespace."""
+        return f"skulk-{self.serial}"
+
+    @property
+    def cable(self) -> str:
+        """The bridge's end of its cable."""
+        return f"cable-{self.serial}"
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """Wrap a command so that it runs on this machine."""
-        return [_program("ip"), "netns", "exec", self.name, *command]
+        return [_program("ip"), "netns", "exec", self.namespace, *command]
 
     def unplug(self) -> None:
         """Pull the cable at the switch; the machine itself sees its link stay up."""
-        _ip("link", "set", f"v-{self.name}", "nomaster")
+        _ip("link", "set", self.cable, "nomaster")
 
     def plug_in(self) -> None:
         """Put the cable back."""
-        _ip("link", "set", f"v-{self.name}", "master", BRIDGE)
+        _ip("link", "set", self.cable, "master", BRIDGE)
 
     def allow_multicast(self, *, is_allowed: bool) -> None:
         """Let multicast leave this machine, or route it nowhere, as some networks do."""
         if is_allowed:
-            _ip("-n", self.name, "route", "del", "blackhole", "224.0.0.0/4")
+            _ip("-n", self.namespace, "route", "del", "blackhole", "224.0.0.0/4")
         else:
-            _ip("-n", self.name, "route", "add", "blackhole", "224.0.0.0/4")
+            _ip("-n", self.namespace, "route", "add", "blackhole", "224.0.0.0/4")
 
 
 @contextmanager
 def small_network(n_machines: int) -> Generator[tuple[Machine, ...]]:
     """Make machines on a bridge; they are gone on exit."""
     machines = tuple(
-        Machine(name=f"m{number}", address=f"{SUBNET}.{number}")
+        Machine(name=f"m{number}", address=f"{SUBNET}.{number}", serial=next(_SERIALS))
         for number in range(1, n_machines + 1)
     )
     _ip("link", "set", "lo", "up")
@@ -66,24 +81,25 @@ def small_network(n_machines: int) -> Generator[tuple[Machine, ...]]:
     try:
         _ip("link", "set", BRIDGE, "up")
         for machine in machines:
-            _ip("netns", "add", machine.name)
+            _ip("netns", "add", machine.namespace)
             made.append(machine)
             _connect(machine)
         yield machines
     finally:
         for machine in made:
-            _ip("netns", "del", machine.name)
+            _ip("netns", "del", machine.namespace)
         _ip("link", "del", BRIDGE)
 
 
 def _connect(machine: Machine) -> None:
-    outside = f"v-{machine.name}"
-    _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", machine.name)
-    _ip("link", "set", outside, "master", BRIDGE, "up")
-    _ip("-n", machine.name, "link", "set", "lo", "up")
-    _ip("-n", machine.name, "addr", "add", f"{machine.address}/24", "dev", "eth0")
-    _ip("-n", machine.name, "link", "set", "eth0", "up")
-    _ip("-n", machine.name, "route", "add", "default", "via", f"{SUBNET}.254")
+    inside = ("-n", machine.namespace)
+    peer = ("peer", "name", "eth0", "netns", machine.namespace)
+    _ip("link", "add", machine.cable, "type", "veth", *peer)
+    _ip("link", "set", machine.cable, "master", BRIDGE, "up")
+    _ip(*inside, "link", "set", "lo", "up")
+    _ip(*inside, "addr", "add", f"{machine.address}/24", "dev", "eth0")
+    _ip(*inside, "link", "set", "eth0", "up")
+    _ip(*inside, "route", "add", "default", "via", f"{SUBNET}.254")
 
 
 @final
