@@ -265,8 +265,8 @@ class ElectedNode:
         self.clock: LoopClock
         self.tasks: Tasks
 
-    async def start(self) -> None:
-        """Begin a life."""
+    async def start(self, *, opened_s: float = 0.0) -> None:
+        """Begin a life, and take part after a while."""
         self.n_lives += 1
         self.is_on = True
         self.power = PoweredDisk(self.disk)
@@ -293,6 +293,7 @@ class ElectedNode:
         self.mastership = await Mastership.open(
             spec, ports, rng=chance(cluster.rng.random()), tasks=self.tasks
         )
+        await sleep(opened_s)
         self.mastership.start()
         cluster.introduce()
 

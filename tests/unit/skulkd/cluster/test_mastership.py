@@ -73,6 +73,20 @@ def test_a_cluster_of_one_that_slept_leads_again_at_once_in_a_new_term() -> None
     tell(story, 1)
 
 
+def test_the_time_before_a_node_takes_part_is_not_its_lag() -> None:
+    async def main() -> None:
+        cluster = ElectedCluster(1)
+        node = cluster.nodes[1]
+        await node.start(opened_s=30.0)
+        await sleep(0.1)
+        seen = node.mastership.seen()
+        assert not seen.is_lagging
+        assert seen.role == "master"
+        await cluster.close()
+
+    run_virtual(main)
+
+
 # ---- Promises ----
 
 

@@ -337,6 +337,34 @@ def test_in_availability_every_voter_that_is_alive_is_needed() -> None:
     assert bench.machine.role == "resting"
 
 
+def test_a_denial_of_one_that_is_needed_ends_the_campaign_at_once() -> None:
+    bench = ElectionBench(3)
+    bench.beat(2)
+    bench.beat(3)
+    (asked,) = campaigns(bench.wait(0.3))
+    bench.answer(2, Vote(asked.number, True, "voted", 1))
+    assert campaigns(bench.wait(0.5)), "and the next one does not wait for its end"
+
+
+def test_voters_that_do_not_hear_this_node_are_not_waited_for() -> None:
+    bench = ElectionBench(3)
+    bench.beat(2)
+    bench.beat(3, unheard=(ME,))
+    effects = bench.wait(0.3)
+    for is_trial in (True, False):
+        asked = campaigns(effects)[-1]
+        effects = bench.answer(2, Vote(asked.number, is_trial, "", 1))
+    assert bench.machine.role == "master"
+
+
+def test_a_number_that_was_campaigned_for_is_not_tried_again() -> None:
+    bench = ElectionBench(3)
+    assert bench.denial(2, 7, position=OLDER) == "log"
+    bench.beat(2)
+    bench.beat(3)
+    assert campaigns(bench.wait(1.0))[0].number == 8
+
+
 def test_a_voter_whose_disk_fails_does_not_keep_the_others_from_electing() -> None:
     bench = ElectionBench(3)
     bench.beat(2)
@@ -399,6 +427,20 @@ def test_a_node_that_lags_suspects_more_slowly_and_does_not_campaign() -> None:
     assert bench.machine.term(now=bench.now) is None
     bench.beat(3)
     assert campaigns(bench.wait(0.5)) == []
+
+
+def test_time_in_which_this_node_did_not_look_is_nobodys_silence() -> None:
+    bench = ElectionBench(3)
+    bench.follow(2)
+    bench.wait(1.0)
+    bench.jump(30.0)
+    bench.wait(2.5)
+    assert bench.machine.term(now=bench.now) == TermPair(2, ANN)
+    silent_s = bench.machine.peers.silent_s(ANN, now=bench.now)
+    assert silent_s is not None
+    assert silent_s > 33.0, "what was really heard is not made up"
+    bench.wait(1.5)
+    assert bench.machine.term(now=bench.now) is None
 
 
 def test_a_node_that_lags_campaigns_when_another_misses_the_master_and_has_an_older_log() -> None:
