@@ -20,12 +20,13 @@ from skulkd.cluster.zmq_sockets import (
     plain_host,
 )
 from skulkd.runtime.identity import KeyPair
-from skulkd.runtime.tasks import sleep, timeout
+from skulkd.runtime.tasks import sleep
 
 PER_TURN: Final = 256
 TURN_S: Final = 0.002
 """What one port may take of the loop before others have their turn."""
-_REBIND_S: Final = 5.0
+_REBIND_S: Final = 0.01
+"""Between two tries to have a port again that ZeroMQ is about to let go of."""
 _LOOKS_EVERY: Final = 16
 """Frames between two looks at the clock."""
 
@@ -128,18 +129,17 @@ class Inbox:
         for one in sorted(self._bound):
             self._socket.unbind(one)
         for one in sorted(self._bound):
-            async with timeout(_REBIND_S):
-                await self._bind_again(one)
+            await self._bind_again(one)
 
     async def _bind_again(self, address: str) -> None:
-        """Bind an address that ZeroMQ may not have let go of yet."""
+        """Bind an address as soon as it is free."""
         while not self._is_closed:
             try:
                 self._socket.bind(address)
             except zmq.ZMQError as error:
                 if error.errno != zmq.EADDRINUSE:
                     raise
-                await sleep(0.005)
+                await sleep(_REBIND_S)
             else:
                 return
 

@@ -19,7 +19,7 @@ from skulkd.cluster.acquaintance import Acquaintance
 from skulkd.cluster.admission import Admission
 from skulkd.cluster.cluster_ports import ClusterInboxes
 from skulkd.cluster.guests import OnGuest, Stranger
-from skulkd.cluster.inbox import Origin
+from skulkd.cluster.inbox import Inbox, Origin
 from skulkd.cluster.link_views import Duplicate, PeerInfo
 from skulkd.cluster.loopback import Loopback
 from skulkd.cluster.peer_link import LinkServices, PeerLink
@@ -95,6 +95,7 @@ class ZmqTransport:
         self._watchers: list[OnLink] = []
         self._inboxes: ClusterInboxes | None = None
         self._base_port: int | None = None
+        self._rebinding: set[Port] = set()
         self._hello_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -268,11 +269,18 @@ class ZmqTransport:
     def _cut_connection(self, port: Port, fd: int | None, host: str) -> None:
         if self._inboxes is None:
             return
-        if fd is None:
-            # Nothing tells which it is: all must show their keys again.
-            self._tasks.start(self._inboxes[port].rebind(), name=f"rebind {port}")
-        else:
+        if fd is not None:
             self._inboxes[port].cut(fd, host)
+        elif port not in self._rebinding:
+            # Nothing tells which it is: all must show their keys again.
+            self._rebinding.add(port)
+            self._tasks.start(self._rebind(self._inboxes[port], port), name=f"rebind {port}")
+
+    async def _rebind(self, inbox: Inbox, port: Port) -> None:
+        try:
+            await inbox.rebind()
+        finally:
+            self._rebinding.discard(port)
 
     def _reply_to_guest(self, connection: bytes, payload: bytes) -> None:
         if self._inboxes is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from protocol.envelope import Plane
 from protocol.errors import ConfigError
 from protocol.ids import cluster_id_of, node_id_of
 from skulkd.cluster.curve_keys import make_key_pair
@@ -57,6 +58,12 @@ def _inbox(node: RealNode) -> list[bytes]:
     for plane in ("control", "data", "election"):
         node.transport.on_receive(plane, lambda _, payload: got.append(payload))
     return got
+
+
+def _received(node: RealNode, peer: RealNode, plane: Plane) -> int:
+    info = node.transport.peer_info(peer.node_id)
+    assert info is not None
+    return info.planes[plane].n_received
 
 
 def _is_free(port: int) -> bool:
@@ -282,6 +289,9 @@ def test_where_a_connection_cannot_be_told_all_show_their_keys_again(
 
     async def scenario(made: RealNodes) -> None:
         a, b, c = await made.mesh(3)
+        for _ in range(20):  # a second connection on the bulk port
+            assert b.transport.send(a.node_id, "files", b"") is None
+        await _until(lambda: _received(a, b, "files") == 20)
         a.name(c)
         await _until(lambda: "refuses this node's key" in _reason(b, a), 5.0)
         await _until(lambda: c.transport.link(a.node_id) == a.transport.link(c.node_id) == "up")
@@ -392,6 +402,18 @@ def test_ports_close_and_open_again() -> None:
         await _until(lambda: b.transport.link(a.node_id) == "refused")
         await a.open(base_port=base_port)
         await until_up(a, b)
+
+    _run(scenario)
+
+
+def test_last_words_on_the_election_plane_arrive_though_the_node_closes_at_once() -> None:
+    async def scenario(made: RealNodes) -> None:
+        nodes = await made.mesh(4)
+        got = [_inbox(node) for node in nodes[1:]]
+        for node in nodes[1:]:
+            assert nodes[0].transport.send(node.node_id, "election", b"bye") is None
+        await nodes[0].transport.close()
+        await _until(lambda: got == [[b"bye"]] * 3)
 
     _run(scenario)
 
