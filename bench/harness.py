@@ -17,7 +17,7 @@ from typing import Final, Literal
 import psutil
 
 ROOT: Final = Path(__file__).parent.parent
-Unit = Literal["µs", "ms", "s", "ratio", "1/s", "MB/s", "events/s", "MB", "% of a core"]
+Unit = Literal["µs", "ms", "s", "ratio", "1/s", "MB/s", "events/s", "MB", "% of a core", "frames"]
 Verdict = Literal["stretch", "gate", "missed"]
 
 QUIET_LOAD: Final = 0.5
