@@ -29,6 +29,8 @@ BENCHES: Final = (
     "upstream",
     "gateway",
     "hop",
+    "failover",
+    "join",
     "idle",
 )
 RESULTS: Final = ROOT / "bench" / "results"

@@ -95,7 +95,7 @@ async def _read_streams(master: Daemon, door: Daemon) -> tuple[list[Stream], flo
 
 
 def _streams_once(cluster: Cluster) -> tuple[int, float, float]:
-    """Kill the master during streams; give the lost frames, and the longest gap after and before."""
+    """Kill the master during streams; give lost frames, and the longest gap after and before."""
     master, door, host = _roles(cluster)
     host_id = cluster_of(host)["node_id"]
     instance = host.place(PACED, nodes=[host_id], slots=N_STREAMS, context_tokens=_CONTEXT_TOKENS)
