@@ -24,9 +24,14 @@ def test_an_address_where_somebody_listens_is_reached_whatever_the_others_do() -
 def test_an_address_where_nobody_listens_is_told_with_its_port() -> None:
     port = _free_port()
     reason = asyncio.run(reach_back((f"127.0.0.1:{port}", f"127.0.0.1:{port}")))
-    assert reason == f"nobody listens at port {port}"
+    assert reason == f"nobody listens at 127.0.0.1 port {port}"
 
 
 def test_a_name_that_leads_nowhere_and_no_address_at_all_are_told() -> None:
     assert "port 1" in asyncio.run(reach_back(("255.255.255.255:1",)))
     assert asyncio.run(reach_back(())) == "it has no address"
+
+
+def test_a_guests_address_that_no_name_service_can_be_asked_for_is_told() -> None:
+    for host in ("a..b", "x" * 64 + ".example"):
+        assert host in asyncio.run(reach_back((f"{host}:12416",)))
