@@ -19,7 +19,7 @@ from protocol.events import ClusterFounded, Event, MasterElected, SequencedEvent
 from protocol.ids import CommandId, NodeId
 from protocol.peer_messages import TermPair
 from protocol.readings import Readings
-from protocol.state import ClusterState
+from protocol.state import ClusterState, Policy
 from skulkd.cluster.roles import MasterView
 from skulkd.core.apply import apply, repeated
 from skulkd.core.decide import decide
@@ -109,7 +109,7 @@ class LeadingTerm:
         self._watching: list[tuple[int, asyncio.Future[Durable]]] = []
         self._waits_since_s: float | None = None
         """Since when something durable here waits for others."""
-        self._end: SkulkError | None = None
+        self._has_ended = False
         self._is_stopping = False
 
     @property
@@ -164,7 +164,7 @@ class LeadingTerm:
 
     def advance(self) -> None:
         """Look again how far the log is committed, and answer those who waited for it."""
-        if self._end is not None or not self._masters.is_master:
+        if self._has_ended or not self._masters.is_master:
             return
         tail = self._tail
         own, others = self._own_copy(), self._other_copies()
@@ -193,15 +193,13 @@ class LeadingTerm:
         Callers hear `cluster.no_master`. What they wait for may still be committed by the next
         master: the same command again tells.
         """
-        self._end = refusals.no_master(
-            self._masters.last_master, why="this node is not master any more"
-        )
+        self._has_ended = True
         self._feeds.close()
         waiting = [item.committed for item in self._decided]
         waiting.extend(watching for _, watching in self._watching)
         for committed in waiting:
             if not committed.done():
-                committed.set_exception(self._end)
+                committed.set_exception(self._ended())
                 # Whoever gave up waiting does not look at it any more.
                 committed.exception()
         self._decided.clear()
@@ -254,8 +252,8 @@ class LeadingTerm:
         )
 
     def _refuse_if_unable(self) -> None:
-        if self._end is not None:
-            raise self._end
+        if self._has_ended:
+            raise self._ended()
         if self._is_stopping:
             raise refusals.stopping()
         if not self._masters.is_master:
@@ -266,8 +264,11 @@ class LeadingTerm:
             n_waiting = len(self._decided)
             raise refusals.not_durable(n_waiting, "decided commands wait for the disk")
 
+    def _ended(self) -> SkulkError:
+        return refusals.no_master(self._masters.last_master, why="this node is not master any more")
+
     def _must_wait(self, events: Sequence[Event]) -> bool:
-        """Say whether events change who votes while an earlier such change is not committed.
+        """Say whether events change who votes, or how, while an earlier change is not committed.
 
         Two majorities of voters that differ by one node always share a node; with two changes at
         once they need not.
@@ -276,19 +277,17 @@ class LeadingTerm:
         its master's first event is committed.
         """
         state = self._tail.appended
-        if state.settings.policy != "quorum" or not self._changes_voters(state, events):
+        policy = state.settings.policy
+        changes_policy = any(_policy_of(event, policy) != policy for event in events)
+        if not changes_policy and not (policy == "quorum" and _changes_voters(events)):
             return False
         return self._tail.commit_seq < self._voters_changed_seq
 
-    def _changes_voters(self, state: ClusterState, events: Sequence[Event]) -> bool:
-        return any(
-            event.kind in _VOTER_EVENTS
-            or (event.kind == "settings_changed" and event.settings.policy != state.settings.policy)
-            for event in events
-        )
-
     def _decide(self, command_id: CommandId, events: Sequence[Event]) -> _Decided:
-        changes_voters = self._changes_voters(self._tail.appended, events)
+        policy = self._tail.appended.settings.policy
+        changes_voters = _changes_voters(events) or any(
+            _policy_of(event, policy) != policy for event in events
+        )
         if events:
             self._place(events, command_id=command_id)
         if changes_voters:
@@ -411,3 +410,12 @@ class LeadingTerm:
         return refusals.not_durable(
             n_waiting, f"events are not committed after {self._limits.commit_wait_s:g} s"
         )
+
+
+def _changes_voters(events: Sequence[Event]) -> bool:
+    return any(event.kind in _VOTER_EVENTS for event in events)
+
+
+def _policy_of(event: Event, policy: Policy) -> Policy:
+    """Give the policy after an event."""
+    return event.settings.policy if event.kind == "settings_changed" else policy

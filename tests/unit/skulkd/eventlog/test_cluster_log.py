@@ -3,11 +3,14 @@ import errno
 
 import pytest
 
+from protocol.codec import pack
 from protocol.commands import ChangeSettings, ReportLeave
 from protocol.errors import ClusterError, SkulkError
+from protocol.events import MasterElected
 from protocol.peer_messages import EventBatch, TermPair, pack_frame
 from protocol.state import ClusterSettings
 from skulkd.eventlog.leading import MAX_UNCOMMITTED
+from skulkd.eventlog.records import JournalRecord, encode_body
 from tests.support.builders import a_command_id, a_node_id, an_added_card, an_admission
 from tests.support.simulated_logs import LogWorld, add, agree, cards, code_of, with_world
 
@@ -293,12 +296,23 @@ def test_garbage_on_the_events_plane_is_counted_and_disturbs_nothing() -> None:
             first.transport.send(
                 second.node_id, "events", world.chance.randbytes(world.chance.randrange(50))
             )
-        for body in (b"\xc1", b"\x95\x01\x02\x03\xc0\xc4\x00", world.chance.randbytes(30)):
+        event = pack(MasterElected(master=first.node_id))
+        next_seq = second.log.appended.seq + 1
+        for body in (
+            b"\xc1",
+            b"\x95\x01\x02\x03\xc0\xc4\x00",
+            world.chance.randbytes(30),
+            encode_body(JournalRecord(1, next_seq, 1, "no command id", event)),
+            encode_body(JournalRecord(1, next_seq, 1, None, event[:-1])),
+            encode_body(JournalRecord(1, next_seq, 1, None, pack(QUORUM))),
+            encode_body(JournalRecord(1, next_seq + 1, 1, None, event)),
+            encode_body(JournalRecord(9, next_seq, 1, None, event)),
+        ):
             seq, chain = second.log.appended.seq, second.log.chain
             batch = EventBatch(*term, seq, chain, seq, (body,))
             first.transport.send(second.node_id, "events", pack_frame(batch))
         await asyncio.sleep(1)
-        assert second.log.health().n_garbage == 203
+        assert second.log.health().n_garbage == 208
         await add(first, 1)
         await world.settle()
         assert agree(world)
