@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 _BACKLOG: Final = 512
 _SPARE_DESCRIPTORS: Final = 256
 """For journal, engines and peers, whatever clients do."""
-_NO_V6: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT})
 _POLL_S: Final = 0.02
 _FREE_WITHIN_S: Final = 1.0
 _CANCEL_S: Final = 1.0
+
 Persist = Callable[[str | None], Awaitable[None]]
 """Keeps the address to open again after a restart; None forgets it."""
 

@@ -16,7 +16,6 @@ from typing import Final, Literal, final
 from skulkd.cluster.curve_keys import key_pair_of
 from skulkd.runtime.identity import KeyPair
 
-PROOF_BYTES: Final = 32
 _SALT: Final = b"skulk code 1\0"
 _COST: Final = 1 << 15
 _BLOCKS: Final = 8

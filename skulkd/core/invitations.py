@@ -176,11 +176,6 @@ def read_code(text: str, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(_word(part, number, words) for number, part in enumerate(typed, start=1))
 
 
-def looks_like_token(text: str) -> bool:
-    """Say whether somebody meant a token, and not a code."""
-    return _VERSIONED.match("".join(text.split()).lower()) is not None
-
-
 def _word(typed: str, number: int, words: Sequence[str]) -> str:
     if typed in words:
         return typed

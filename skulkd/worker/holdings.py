@@ -65,10 +65,6 @@ class HoldingsReport:
         self._clock = clock
         self._has_changed = asyncio.Event()
 
-    def look_soon(self) -> None:
-        """Files have come or gone."""
-        self._has_changed.set()
-
     async def run(self) -> None:
         """Look again and again until cancelled."""
         unsubscribe = self._view.subscribe(self._on_event, self._on_reset)

@@ -5,7 +5,6 @@ from protocol.ids import ClusterId
 from skulkd.core.invitations import (
     MAX_ADDRESSES,
     OpenToken,
-    looks_like_token,
     make_code,
     read_code,
     read_token,
@@ -202,9 +201,3 @@ def test_what_is_wrong_with_a_code_is_said_without_repeating_it(typed: str, what
     assert what in caught.value.message
     assert "qqqq" not in str(caught.value)
     assert "zebrra" not in str(caught.value)
-
-
-def test_tokens_are_told_from_codes() -> None:
-    assert looks_like_token(TEXT)
-    assert looks_like_token(" SKULK2-abc")
-    assert not looks_like_token("able act action absolute zebra zero")
