@@ -1,4 +1,4 @@
-"""One machine of a simulated cluster, through all the lives of its node."""
+"""One simulated machine, through all the lives of its node."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ from typing import Final, final
 
 from protocol.errors import SkulkError
 from protocol.instances import Instance
+from protocol.nodes import Role
 from skulkd.api.app import ApiApp
 from tests.support.simulated_node import SimulatedNode, SimulatedWorld
 from tests.support.simulated_story import Crash, DiskTrouble
@@ -21,9 +22,12 @@ class Box:
 
     Args:
         world: What outlives its nodes.
+        told_s: From the death of an engine to the word of it in the state; None where that may
+            take any time, because others have to be reached for it.
     """
 
-    def __init__(self, world: SimulatedWorld) -> None:
+    def __init__(self, world: SimulatedWorld, *, told_s: float | None = None) -> None:
+        self._told_s = told_s
         self.world = world
         self.number = world.number
         self.node: SimulatedNode | None = None
@@ -55,11 +59,14 @@ class Box:
             if self.node is None:
                 await self._begin()
 
-    async def restart(self, down_s: float, *, of: SimulatedNode | None = None) -> None:
+    async def restart(
+        self, down_s: float, *, role: Role = "full", of: SimulatedNode | None = None
+    ) -> None:
         """Stop in good order and start again.
 
         Args:
             down_s: In between.
+            role: Of the next life.
             of: Only while this life goes on.
         """
         async with self.lock:
@@ -69,6 +76,7 @@ class Box:
             await node.stop()
             self.node = None
             await asyncio.sleep(down_s)
+            self.world.role = role
             await self._begin()
 
     async def crash(self, act: Crash) -> None:
@@ -139,21 +147,42 @@ class Box:
     # ---- What must hold of it ----
 
     def lasting(self) -> list[str]:
-        """Name the processes that nobody wants, and have not wanted for too long, in this life."""
+        """Name what may be so for a while, and has been so for longer, in this life."""
         node = self.running
         if node is None:
             self._since_s.clear()
             return []
         now = asyncio.get_running_loop().time()
+        seen = self._unwanted(node) | self._unserved(node)
+        self._since_s = {what: self._since_s.get(what, now) for what in seen}
+        return [what for what, bound_s in seen.items() if now - self._since_s[what] > bound_s]
+
+    def _unwanted(self, node: SimulatedNode) -> dict[str, float]:
+        """Name the processes that nobody wants, and for how long that may be."""
         wanted = {
             (item.instance_id, item.attempt)
             for item in node.state.instances.values()
             if item.phase not in {"failed", "stopping"}
         }
-        seen = {
-            f"process {item.pid} of {item.owner} on {self.world.name} is wanted by nobody"
+        return {
+            f"process {item.pid} of {item.owner} on {self.world.name} is wanted by nobody": (
+                UNWANTED_S
+            )
             for item in self.world.machine.living()
             if (item.owner.instance_id, item.owner.attempt) not in wanted
         }
-        self._since_s = {what: self._since_s.get(what, now) for what in seen}
-        return [what for what in seen if now - self._since_s[what] > UNWANTED_S]
+
+    def _unserved(self, node: SimulatedNode) -> dict[str, float]:
+        """Name the instances that are ready and have no process, and for how long that may be."""
+        if self._told_s is None:
+            return {}
+        running = {
+            (item.owner.instance_id, item.owner.attempt)
+            for item in self.world.machine.living()
+            if item.exit_status is None
+        }
+        return {
+            f"{item.instance_id} is ready in attempt {item.attempt}, and nothing runs": self._told_s
+            for item in node.state.instances.values()
+            if item.phase == "ready" and (item.instance_id, item.attempt) not in running
+        }

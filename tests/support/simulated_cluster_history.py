@@ -280,9 +280,7 @@ class ClusterHistory:
         """Invite a node that is out, once, by whichever member answers."""
         for via in self.boxes:
             node = self.boxes[via].running
-            if via == number or node is None or len(node.state.members) <= 1:
-                continue
-            if a_node_id(number) not in node.state.removed:
+            if node is None or a_node_id(number) not in node.state.removed:
                 continue
             token = await self._invite(via)
             if token and await self._join(number, token):

@@ -2,18 +2,14 @@
 
 import asyncio
 import contextlib
-import errno
-from collections.abc import Coroutine
 from typing import Any, Final, NoReturn, final
 
-from protocol.errors import SkulkError
 from protocol.ids import InstanceId
-from protocol.instances import Instance
 from skulkd.core.apply import state_hash
 from tests.support.builders import a_digest
-from tests.support.simulated_clients import SimulatedCall, SimulatedConnection, stream_fault
-from tests.support.simulated_engine import word
+from tests.support.simulated_box import Box
 from tests.support.simulated_node import HOME, SimulatedNode, SimulatedWorld
+from tests.support.simulated_people import People
 from tests.support.simulated_store import FAIR
 from tests.support.simulated_story import (
     CARDS,
@@ -21,7 +17,6 @@ from tests.support.simulated_story import (
     Chat,
     Crash,
     Crowd,
-    DiskTrouble,
     Kill,
     Place,
     Pull,
@@ -34,15 +29,9 @@ from tests.support.simulated_story import (
     Turn,
 )
 
-OPERATOR_S: Final = 40.0
-"""How long an operator's request may take: facts are waited for, and a slow disk."""
-CHAT_S: Final = 400.0
-"""How long a chat may take, with two silent ones in front of it."""
 ENDS_S: Final = 3.0
 """From a cancel, or the loss of the client, to the end of all work for it."""
 SETTLED_S: Final = 240.0
-UNWANTED_S: Final = 15.0
-"""How long a process may outlive the wish for it: SIGTERM, SIGKILL, and a kernel that waits."""
 TOLD_S: Final = 3.0
 """From the death of an engine to the word of it in the state; the disk may be slow."""
 STOPPED_S: Final = 30.0
@@ -71,13 +60,14 @@ class History:
         self.settled: dict[str, str] = {}
         """What became of each model once all was quiet: its phase, or why it failed."""
         self._steps = steps
-        self._node: SimulatedNode
-        self._people: list[asyncio.Task[object]] = []
-        self._connections: list[SimulatedConnection] = []
+        self._box = Box(self.world, told_s=TOLD_S)
+        self._people = People(
+            self.world.problems,
+            self.told,
+            is_served=lambda command_id: command_id in self.world.machine.served,
+            ends_s=ENDS_S,
+        )
         self._stopped: set[InstanceId] = set()
-        self._since_s: dict[str, float] = {}
-        self._is_healed = False
-        self._has_trouble = False
         self._loop = asyncio.get_running_loop()
 
     async def live(self) -> str:
@@ -89,7 +79,7 @@ class History:
         Raises:
             HistoryError: Something did not hold.
         """
-        await self._start()
+        await self._box.start()
         for after_s, act in self._steps:
             await asyncio.sleep(after_s)
             await self._act(act)
@@ -103,10 +93,10 @@ class History:
         await self._prove()
         await self._stop_all()
         hashed = state_hash(self._node.state)
-        await self._node.stop()
+        await self._box.stop()
         self._check_left()
-        await self._start()
-        await self._node.stop()
+        await self._box.start()
+        await self._box.stop()
         self._check()
         return a_digest("\n".join([*self.told, hashed]))
 
@@ -115,17 +105,18 @@ class History:
     async def _act(self, act: Act) -> None:
         match act:
             case Place():
-                self._begin(self._ask("POST", "/place_instance", {"model_id": act.model}))
+                self._people.begin(self._ask("POST", "/place_instance", {"model_id": act.model}))
             case Stop():
-                self._begin(self._stop(act.which))
+                self._people.begin(self._stop(act.which))
             case Retry():
-                chosen = self._instance(act.which)
+                chosen = self._box.instance(act.which)
                 if chosen is not None:
-                    self._begin(self._ask("POST", f"/instance/{chosen.instance_id}/retry"))
+                    self._people.begin(self._ask("POST", f"/instance/{chosen.instance_id}/retry"))
             case Pull():
-                self._begin(self._pull(act))
+                self._people.begin(self._pull(act))
             case Chat():
-                self._begin_chats(act)
+                for _ in range(act.n_clients):
+                    self._people.begin(self._people.chat(act, self._node.app))
             case _:
                 await self._befall(act)
 
@@ -141,29 +132,25 @@ class History:
             case Turn():
                 world.store.weather = act.weather
             case Trouble():
-                self._trouble(act.disk)
+                self._box.trouble(act.disk)
             case Crowd():
                 world.machine.crowd(act.taken_bytes)
             case Crash():
-                await self._crash(act)
+                await self._box.crash(act)
             case Restart():
-                await self._node.stop()
-                await asyncio.sleep(act.down_s)
-                self.world.role = act.role
-                await self._start()
+                await self._box.restart(act.down_s, role=act.role)
+
+    @property
+    def _node(self) -> SimulatedNode:
+        assert self._box.node is not None
+        return self._box.node
 
     async def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         """Ask as an operator; gives the answer's document where it was accepted."""
-        call = SimulatedCall(self._node.app, method, path, body)
-        if not await call.wait_over(OPERATOR_S):
-            self.world.problems.append(f"{method} {path} took more than {OPERATOR_S:.0f} s")
-            return {}
-        document = call.document()
-        self._tell(f"{method} {path}", call, document)
-        return document if (call.connection.status or 500) < 300 else {}
+        return await self._people.ask(self._node.app, method, path, body)
 
     async def _stop(self, which: int) -> None:
-        chosen = self._instance(which)
+        chosen = self._box.instance(which)
         if chosen is None:
             return
         done = await self._ask("DELETE", f"/instance/{chosen.instance_id}")
@@ -180,154 +167,12 @@ class History:
             case "remove":
                 await self._ask("DELETE", path)
 
-    def _trouble(self, kind: DiskTrouble) -> None:
-        disk = self.world.disk
-        self._has_trouble = kind not in {"fine", "slow"}
-        disk.sync_error = disk.write_error = None
-        disk.sync_delay_s = 0.0
-        disk.capacity_bytes = 1 << 40
-        match kind:
-            case "fine":
-                pass
-            case "slow":
-                disk.sync_delay_s = 0.3
-            case "sync fails":
-                disk.sync_error = OSError(errno.EIO, "input/output error")
-            case "write fails":
-                disk.write_error = OSError(errno.EIO, "input/output error")
-            case "full":
-                disk.capacity_bytes = disk.used_bytes + 100
-
-    async def _crash(self, act: Crash) -> None:
-        await self._die(act)
-        await asyncio.sleep(act.down_s)
-        if act.again_after_s is not None:
-            starting = asyncio.create_task(self._start(), name="node 1/start")
-            await asyncio.sleep(act.again_after_s)
-            await self._die(act)
-            with contextlib.suppress(asyncio.CancelledError, OSError, SkulkError):
-                await starting
-        await self._start()
-
-    async def _die(self, act: Crash) -> None:
-        world = self.world
-        is_power = act.what == "power"
-        kept = act.n_unsynced_bytes_kept if is_power else 1 << 30
-        world.disk.crash(n_unsynced_bytes_kept=kept)
-        if is_power:
-            world.machine.cut_power()
-        elif act.what == "daemon":
-            world.machine.end_children()
-        await self._node.die()
-
-    async def _start(self) -> None:
-        self._since_s.clear()
-        self._node = SimulatedNode(self.world)
-        try:
-            await self._node.begin()
-        except (OSError, SkulkError) as error:
-            if not self._has_trouble:
-                raise
-            self.told.append(f"the node did not start: {type(error).__name__}")
-            await self._node.die()
-            self._trouble("fine")
-            self._node = SimulatedNode(self.world)
-            await self._node.begin()
-
-    def _instance(self, which: int) -> Instance | None:
-        known = list(self._node.state.instances.values())
-        return known[which % len(known)] if known else None
-
-    # ---- Chats ----
-
-    def _begin_chats(self, act: Chat) -> None:
-        for _ in range(act.n_clients):
-            self._begin(self._chat(act, len(self._people)))
-
-    def _begin(self, doing: Coroutine[None, None, object]) -> None:
-        """Have somebody do something, while the history goes on."""
-        task = asyncio.create_task(doing, name=f"person {len(self._people)}")
-        self._people.append(task)
-
-    async def _chat(self, act: Chat, number: int) -> None:
-        body = {
-            "model": act.model,
-            "messages": [{"role": "user", "content": "hi"}],
-            "max_tokens": act.n_tokens,
-            "stream": act.stream,
-        }
-        call = SimulatedCall(self._node.app, "POST", "/v1/chat/completions", body)
-        self._connections.append(call.connection)
-        bound_s = CHAT_S
-        if act.manner != "read":
-            await asyncio.sleep(act.changes_after_s)
-            bound_s = await self._change(act, call)
-        name = f"chat {number}"
-        if not await call.wait_over(bound_s):
-            self.world.problems.append(f"{name} was not over after {bound_s:.0f} s: {act}")
-            return
-        if _command_id(call) in self.world.machine.served:
-            await asyncio.sleep(ENDS_S)
-        if _command_id(call) in self.world.machine.served:
-            self.world.problems.append(f"{name} is over, and an engine works on it: {act}")
-        self._judge(name, act, call)
-
-    async def _change(self, act: Chat, call: SimulatedCall) -> float:
-        """Have the client do what it came for; gives how long the rest may take."""
-        connection = call.connection
-        match act.manner:
-            case "cancel":
-                command_id = _command_id(call)
-                if not command_id or call.is_over:
-                    return CHAT_S
-                cancel = SimulatedCall(call.app, "POST", f"/v1/cancel/{command_id}")
-                await cancel.wait_over(ENDS_S)
-                return ENDS_S if cancel.connection.status == 200 else CHAT_S
-            case "leave":
-                connection.lose()
-                return ENDS_S
-            case _:
-                connection.choke(is_choked=not self._is_healed)
-                return CHAT_S
-
-    def _judge(self, name: str, act: Chat, call: SimulatedCall) -> None:
-        connection = call.connection
-        if call.was_cut or connection.is_lost:
-            self.told.append(f"{name}: cut {call.was_cut}, left {connection.is_lost}")
-            return
-        if connection.status == 200 and act.stream:
-            outcome, fault = stream_fault(connection.body, n_tokens=act.n_tokens)
-            if not connection.is_complete:
-                fault = fault or "the response does not end"
-            if fault:
-                self.world.problems.append(f"{name}: {fault}: {act}")
-            self.told.append(f"{name}: {outcome} {connection.body.count(b'data:')}")
-            return
-        document = call.document()
-        self._tell(name, call, document)
-        if connection.status == 200:
-            text = document["choices"][0]["message"]["content"]
-            if text != "".join(word(index) for index in range(act.n_tokens)):
-                self.world.problems.append(f"{name}: the answer is {text[:200]!r}")
-
-    def _tell(self, name: str, call: SimulatedCall, document: dict[str, Any]) -> None:
-        status = call.connection.status
-        code = ""
-        if status is not None and status >= 300:
-            error: dict[str, Any] = document.get("error", {})
-            code = str(error.get("skulk_code") or error.get("code"))
-        if code == "internal.bug" or call.fault():
-            self.world.problems.append(f"{name}: {call.fault() or document}")
-        if status is None and not call.was_cut:
-            self.world.problems.append(f"{name} was not answered")
-        self.told.append(f"{name}: {status} {code}")
-
     # ---- What must hold ----
 
     def _check(self) -> None:
         """Hold what must hold at every moment."""
         problems = [*self.world.problems, *self.world.machine.complaints]
-        problems.extend(self._lasting())
+        problems.extend(self._box.lasting())
         if problems:
             raise HistoryError("\n".join(problems))
 
@@ -336,53 +181,18 @@ class History:
         self._check()
         raise AssertionError(what)
 
-    def _unwanted(self) -> dict[str, float]:
-        """Name the processes that nobody wants, and for how long that may be."""
-        wanted = {
-            (item.instance_id, item.attempt)
-            for item in self._node.state.instances.values()
-            if item.phase not in {"failed", "stopping"}
-        }
-        return {
-            f"process {item.pid} of {item.owner} is wanted by nobody": UNWANTED_S
-            for item in self.world.machine.living()
-            if (item.owner.instance_id, item.owner.attempt) not in wanted
-        }
-
-    def _unserved(self) -> dict[str, float]:
-        """Name the instances that are ready and have no process, and for how long that may be."""
-        running = {
-            (item.owner.instance_id, item.owner.attempt)
-            for item in self.world.machine.living()
-            if item.exit_status is None
-        }
-        return {
-            f"{item.instance_id} is ready in attempt {item.attempt}, and nothing runs": TOLD_S
-            for item in self._node.state.instances.values()
-            if item.phase == "ready" and (item.instance_id, item.attempt) not in running
-        }
-
-    def _lasting(self) -> list[str]:
-        """Name what may be so for a while, and has been so for longer, in this life."""
-        now = self._loop.time()
-        seen = self._unwanted() | self._unserved()
-        self._since_s = {what: self._since_s.get(what, now) for what in seen}
-        return [what for what, bound_s in seen.items() if now - self._since_s[what] > bound_s]
-
     def _heal(self) -> None:
         """Let everything be well from now on."""
         world = self.world
-        self._is_healed = True
         world.moods.clear()
         world.store.weather = FAIR
         world.machine.crowd(0)
-        self._trouble("fine")
-        for connection in self._connections:
-            connection.choke(is_choked=False)
+        self._box.trouble("fine")
+        self._people.calm()
 
     async def _settle(self) -> None:
         """Wait until every chat has ended and every placement and pull has come to its end."""
-        await asyncio.gather(*self._people)
+        await self._people.wait_done()
         began_s = self._loop.time()
         n_events, quiet_since_s = -1, began_s
         while True:
@@ -482,9 +292,9 @@ class History:
                     manner="read",
                     changes_after_s=0.0,
                 )
-                await self._chat(act, 1000)
-                if not self.told[-1].startswith("chat 1000: finished"):
-                    self._fail(f"{instance.model_id} is ready, and: {self.told[-1]}")
+                outcome = await self._people.chat(act, self._node.app)
+                if outcome != "finished":
+                    self._fail(f"{instance.model_id} is ready, and: {outcome}")
 
     async def _stop_all(self) -> None:
         for instance_id in self._node.state.instances:
@@ -504,8 +314,3 @@ class History:
             if records:
                 problems.append(f"launch records are left: {records}")
         self._check()
-
-
-def _command_id(call: SimulatedCall) -> str:
-    """Read the id of a stream's command; empty where nothing has arrived."""
-    return call.connection.body.partition(b": command_id ")[2].partition(b"\n")[0].decode()
