@@ -92,8 +92,9 @@ def _node_record(
     health: NodeHealthView | None,
     resources: NodeResourcesView | None,
 ) -> NodeRecord:
-    # What was measured before a node went is no news of it.
+    # What was measured before a node went is no news of it; that it went, and where to, is.
     known = resources if liveness in {"alive", "suspect"} else None
+    reasons = health.reasons if health else ()
     return NodeRecord(
         node_id=node_id,
         name=name,
@@ -101,7 +102,7 @@ def _node_record(
         is_master=is_master,
         liveness=liveness,
         health=health.level if health and known else "unknown",
-        reasons=tuple(_reason(reason) for reason in health.reasons) if health and known else (),
+        reasons=tuple(_reason(one) for one in reasons if known or _is_about_membership(one)),
         backends=resources.backends if resources else (),
         memory_total_bytes=resources.memory_total_bytes if resources else None,
         memory_available_bytes=known.memory_available_bytes if known else None,
@@ -110,6 +111,10 @@ def _node_record(
         cpu_ratio=known.cpu_ratio if known else None,
         reading_age_s=resources.reading_age_s if resources else None,
     )
+
+
+def _is_about_membership(reason: HealthReasonView) -> bool:
+    return reason.code.startswith("member.") or reason.code == "node.duplicate_identity"
 
 
 def _reason(reason: HealthReasonView) -> ReasonRecord:

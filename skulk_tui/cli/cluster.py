@@ -121,7 +121,9 @@ def show_status(session: Session) -> int | None:
             kind="status",
             seq=status.seq,
             items=(status,),
-            tables=status_tables(status, now_ms=session.clock.wall_ms()),
+            tables=status_tables(
+                status, now_ms=session.clock.wall_ms(), has_notes=session.output.form == "wide"
+            ),
             names=(status.cluster_id,),
         )
     )
@@ -137,7 +139,10 @@ def list_nodes(session: Session) -> int | None:
             kind="nodes",
             seq=nodes.seq,
             items=records,
-            tables=(nodes_table(records), reasons_table(records)),
+            tables=(
+                nodes_table(records),
+                reasons_table(records, has_notes=session.output.form == "wide"),
+            ),
             names=[record.name for record in records],
         )
     )

@@ -32,7 +32,9 @@ from skulk_tui.formatting import (
 _PLAN_ID_SHOWN = 12
 
 
-def status_tables(status: StatusRecord, *, now_ms: int) -> tuple[Table, ...]:
+def status_tables(
+    status: StatusRecord, *, now_ms: int, has_notes: bool = False
+) -> tuple[Table, ...]:
     """Cluster, nodes, what is wrong with them, instances, downloads."""
     names = {node.node_id: node.name for node in status.nodes}
     master = names.get(status.master, status.master) if status.master else "none"
@@ -47,7 +49,7 @@ def status_tables(status: StatusRecord, *, now_ms: int) -> tuple[Table, ...]:
     return (
         cluster,
         nodes_table(status.nodes),
-        reasons_table(status.nodes),
+        reasons_table(status.nodes, has_notes=has_notes),
         instances_table(status.instances, now_ms=now_ms),
         transfers_table(status.transfers),
     )
@@ -98,8 +100,13 @@ def _ago(age_s: float | None) -> str:
     return UNKNOWN if age_s is None else f"{format_duration(age_s)} ago"
 
 
-def reasons_table(nodes: Sequence[NodeRecord]) -> Table:
-    """One row per thing that is wrong; empty when all is well."""
+def reasons_table(nodes: Sequence[NodeRecord], *, has_notes: bool = False) -> Table:
+    """One row per thing that is wrong; empty when all is well.
+
+    Args:
+        nodes: Whose reasons are shown.
+        has_notes: Show also what is worth a note and not wrong.
+    """
     return Table(
         (
             Column("NODE", least=8),
@@ -112,6 +119,7 @@ def reasons_table(nodes: Sequence[NodeRecord]) -> Table:
             (node.name, reason.level, reason.code, reason.message, reason.remediation or UNKNOWN)
             for node in nodes
             for reason in node.reasons
+            if has_notes or reason.level != "ok"
         ),
     )
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from protocol.cluster_api import DivergenceView, DuplicateView, MdnsView, QuorumView
+from protocol.control_api import HealthReasonView, NodeHealthView
 from tests.support.builders import NOW_MS, a_node_id
 from tests.support.cluster_documents import (
     SECRET_TOKEN,
@@ -13,6 +14,7 @@ from tests.support.cluster_documents import (
     a_cluster,
     a_member_view,
     an_invitation,
+    some_nodes,
 )
 from tests.support.command_line import skulk
 from tests.support.fake_node import FakeNode, document, refusal
@@ -31,6 +33,33 @@ def test_a_lost_node_is_shown_as_lost_and_its_old_readings_are_not(node: FakeNod
     assert "lost" in lost
     assert "12.0 GiB" not in lost
     assert "unknown" in lost
+
+
+def test_why_a_node_is_lost_is_said_and_what_was_measured_there_is_not(node: FakeNode) -> None:
+    document = some_nodes()
+    reasons = tuple(
+        HealthReasonView(code=code, level="error", message=f"message of {code}", remediation="do")
+        for code in ("member.lost", "node.reading_stale")
+    )
+    lost = document.items[1].model_copy(
+        update={"health": NodeHealthView(level="error", reasons=reasons)}
+    )
+    node.on("GET", "/v1/nodes", document.model_copy(update={"items": (document.items[0], lost)}))
+    out = skulk("nodes", node=node.url).out
+    assert "message of member.lost" in out
+    assert "message of node.reading_stale" not in out
+
+
+def test_what_is_no_more_than_a_note_is_shown_when_asked_for_all(node: FakeNode) -> None:
+    document = some_nodes()
+    note = HealthReasonView(code="mdns.off", level="ok", message="no mDNS", remediation="do")
+    here = document.items[0].model_copy(
+        update={"health": NodeHealthView(level="ok", reasons=(note,))}
+    )
+    node.on("GET", "/v1/nodes", document.model_copy(update={"items": (here,)}))
+    assert "mdns.off" not in skulk("nodes", node=node.url).out
+    assert "mdns.off" in skulk("nodes", "-o", "wide", node=node.url).out
+    assert "mdns.off" in skulk("nodes", "--json", node=node.url).out
 
 
 def test_a_closed_node_says_how_it_is_opened(node: FakeNode) -> None:
