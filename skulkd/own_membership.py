@@ -91,6 +91,7 @@ class OwnMembership:
         self._rooms.log.on_append(self._on_append)
         self._on_state(replica.state)
         self._tasks.start(self._keep_seeds(), name="keep seeds")
+        self._tasks.start(self._heed_master(), name="heed master")
 
     # ---- Guests ----
 
@@ -172,6 +173,13 @@ class OwnMembership:
         if self._identity.node_id in appended.removed:
             self._on_removed(appended.seq)
 
+    async def _heed_master(self) -> None:
+        """Go when told to by the master: a guest that is removed on its way has no log to read."""
+        await self._rooms.is_turned_away.wait()
+        if not self._is_removed:
+            self._is_removed = True
+            await self._go_on_alone()
+
     def _on_removed(self, seq: int) -> None:
         if not self._is_removed:
             self._is_removed = True
@@ -187,6 +195,9 @@ class OwnMembership:
             self._is_removed = False
             return
         await sleep(_REMOVED_S)
+        await self._go_on_alone()
+
+    async def _go_on_alone(self) -> None:
         alone = cluster_id_of(self._random_bytes(_ENTROPY_BYTES))
 
         def removed(kept: Choices) -> Choices:

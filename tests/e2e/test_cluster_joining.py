@@ -505,6 +505,27 @@ def test_a_guest_killed_once_it_was_admitted_is_a_member_or_alone_never_half(
     assert made.is_success, made.text
 
 
+@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3, 0.6])
+def test_a_guest_removed_on_its_way_goes_on_alone_and_may_come_again(
+    delay_s: float, inviter: Daemon, guest: Daemon
+) -> None:
+    answer = try_join(guest, invite(inviter))
+    assert answer.is_success, answer.text
+    time.sleep(delay_s)
+    removed = inviter.http.delete("/v1/cluster/members/kitchen")
+    assert removed.is_success, removed.text
+
+    def is_alone_and_closed() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return is_alone(guest) and not cluster_of(guest)["is_open"]
+        return False
+
+    wait_until(is_alone_and_closed, timeout_s=30, what="it goes on alone")
+    assert member_names(inviter) == {"attic"}
+    join(guest, invite(inviter))
+    wait_together(inviter, guest)
+
+
 def test_a_master_killed_once_it_has_admitted_a_guest_leaves_a_cluster_that_forms(
     inviter: Daemon, guest: Daemon
 ) -> None:
