@@ -500,23 +500,23 @@ def imports_table(found: Sequence[ImportRecord]) -> Table:
 
 
 def outcomes_table(outcomes: Sequence[OutcomeRecord]) -> Table:
-    """One row per target."""
-    return Table(
+    """One row per target; without columns that have nothing to say about any of them."""
+    cells = (
+        (Column("TARGET", least=13), [one.target for one in outcomes]),
+        (Column("MODEL", least=16, drop=2), [one.model_id or UNKNOWN for one in outcomes]),
         (
-            Column("TARGET", least=13),
-            Column("MODEL", least=16, drop=2),
             Column("OUTCOME", least=16, wraps=True),
-            Column("FREED", right=True, drop=1),
+            [
+                one.outcome if one.error is None else f"{one.outcome}: {one.error}"
+                for one in outcomes
+            ],
         ),
-        tuple(
-            (
-                one.target,
-                one.model_id or UNKNOWN,
-                one.outcome if one.error is None else f"{one.outcome}: {one.error}",
-                format_bytes(one.freed_bytes),
-            )
-            for one in outcomes
-        ),
+        (Column("FREED", right=True, drop=1), [format_bytes(one.freed_bytes) for one in outcomes]),
+    )
+    shown = [(column, texts) for column, texts in cells if any(text != UNKNOWN for text in texts)]
+    return Table(
+        tuple(column for column, _ in shown),
+        tuple(zip(*(texts for _, texts in shown), strict=True)),
     )
 
 

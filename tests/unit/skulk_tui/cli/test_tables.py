@@ -22,6 +22,7 @@ from skulk_tui.cli.answers import (
 from skulk_tui.cli.cluster_answers import cluster_record, invitation_record
 from skulk_tui.cli.cluster_tables import cluster_tables, invitations_table
 from skulk_tui.cli.output import Listing, Output, OutputFormat, Table
+from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.tables import (
     candidates_tables,
     failures_tables,
@@ -31,6 +32,7 @@ from skulk_tui.cli.tables import (
     model_table,
     models_table,
     nodes_table,
+    outcomes_table,
     reasons_table,
     status_tables,
     transfers_table,
@@ -104,6 +106,16 @@ def test_instances_on_a_terminal_of_60_columns() -> None:
 def test_what_is_wrong_is_wrapped_and_never_cut() -> None:
     table = reasons_table(node_records(a_state_document()))
     assert_golden("what_is_wrong_is_wrapped_and_never_cut", frame(table, width=56))
+
+
+def test_outcomes_have_no_column_that_says_nothing() -> None:
+    removed = OutcomeRecord(target="attic", outcome="removed")
+    freed = OutcomeRecord(target="one", outcome="removed", model_id="a/b", freed_bytes=MIB)
+    assert [column.title for column in outcomes_table([removed]).columns] == ["TARGET", "OUTCOME"]
+    table = outcomes_table([removed, freed])
+    assert [column.title for column in table.columns] == ["TARGET", "MODEL", "OUTCOME", "FREED"]
+    assert table.rows[1] == ("one", "a/b", "removed", "1.00 MiB")
+    assert not outcomes_table([]).rows
 
 
 def test_a_failed_instance_shows_its_end_and_its_last_words() -> None:
