@@ -34,6 +34,9 @@ from tests.support.simulated_story import (
     Turn,
 )
 
+MASTER: Final = 0
+"""In place of a node's number: whoever is master then."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class On:
@@ -131,7 +134,7 @@ _MOODS: Final[tuple[Mood, ...]] = (
     Mood(load_hangs=True),
     Mood(ignores_sigterm=True, gone_s=3.0),
     Mood(stalls_after=3),
-    Mood(dies_after=2),
+    Mood(dies_after=5),
     Mood(token_s=0.2),
 )
 _WEATHERS: Final[tuple[Weather, ...]] = (
@@ -140,7 +143,9 @@ _WEATHERS: Final[tuple[Weather, ...]] = (
     Weather(fails="store.source_unavailable"),
 )
 _TROUBLES: Final[tuple[DiskTrouble, ...]] = ("fine", "slow", "sync fails", "write fails", "full")
+_NEAR_S: Final = (0.0, 0.003, 0.01, 0.3)
 _STRAY_SHARE: Final = 0.2
+_MASTER_SHARE: Final = 0.25
 
 
 def draw_story(seed: int) -> ClusterStory:
@@ -171,15 +176,26 @@ class _Drawing:
         """Draw all steps: something is placed at first, the rest is chance."""
         chance = self._chance
         steps: list[ClusterStep] = [(0.0, self._on(self._place())), (0.5, self._on(self._place()))]
-        steps.extend(
-            (chance.choice(_PAUSES_S), self._act()) for _ in range(chance.randrange(6, 24))
-        )
+        for _ in range(chance.randrange(6, 22)):
+            act = self._act()
+            steps.append((chance.choice(_PAUSES_S), act))
+            if isinstance(act, Part | Cut) or (isinstance(act, On) and isinstance(act.act, Crash)):
+                # What is promised just before and after is most in danger.
+                near = chance.choice(_NEAR_S)
+                steps.insert(-1, (chance.choice(_PAUSES_S), Key(via=self._node())))
+                steps[-1] = (near, act)
+                steps.extend(
+                    (chance.choice(_NEAR_S), Key(via=self._node()))
+                    for _ in range(chance.randrange(4))
+                )
         return tuple(steps)
 
     def _on(self, act: Act) -> On:
         return On(node=self._node(), act=act)
 
     def _node(self) -> int:
+        if self._chance.random() < _MASTER_SHARE:
+            return MASTER
         return self._chance.randint(1, self._n_nodes)
 
     def _act(self) -> ClusterAct:
@@ -257,6 +273,8 @@ class _Drawing:
         return Sleep(node=self._node(), slept_s=self._chance.choice((0.7, 2.5, 12.0)))
 
     def _part(self) -> Part:
+        if self._chance.random() < _MASTER_SHARE:
+            return Part(side=(MASTER,))
         numbers = list(range(1, self._n_nodes + 1))
         self._chance.shuffle(numbers)
         return Part(side=tuple(sorted(numbers[: self._chance.randrange(1, self._n_nodes)])))
