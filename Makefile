@@ -15,12 +15,13 @@ FAST := $(wildcard tests/unit tests/property tests/scripts tests/architecture)
 SLOW := $(wildcard tests/contract tests/conformance tests/simulation tests/tui tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check unit test test-root test-net wheel-test bench lock clean
+.PHONY: help demo check unit test simulate test-root test-net wheel-test bench lock clean
 
 help:
 	@echo "make demo        start a daemon, place a real model, ask it a question (KEEP=1: leave it up)"
 	@echo "make check       format, lint, types, import contracts, fast tests"
 	@echo "make test        check, then contract, conformance, simulation and e2e tests"
+	@echo "make simulate    clusters through SEEDS=n further histories, from SEED_START=k"
 	@echo "make test-root   tests that mount file systems, in a mount namespace (Linux, root or user namespaces)"
 	@echo "make test-net    three machines on a bridge, in network namespaces (Linux, root or user namespaces)"
 	@echo "make wheel-test  build the wheel and test it with the source out of reach"
@@ -56,6 +57,10 @@ unit: $(INSTALLED)
 
 test: check
 	$(BIN)/pytest -q $(SLOW)
+
+simulate: $(INSTALLED)
+	SKULK_SIMULATE_SEEDS=$(or $(SEEDS),1000) SKULK_SIMULATE_SEED_START=$(or $(SEED_START),1000) \
+		$(BIN)/pytest -q tests/simulation/test_cluster_histories.py -k keeps_its_promises
 
 # Whoever is not root becomes it in a user namespace; what is mounted goes with the namespace.
 test-root: $(INSTALLED)
