@@ -124,7 +124,7 @@ def member_views(
     state: ClusterState, sight: OwnSight, master: MasterView, links: LinkViews
 ) -> tuple[MemberView, ...]:
     """Show every member, by name."""
-    leader = None if master.term is None else master.term.master
+    master_id = None if master.term is None else master.term.master
     views: list[MemberView] = []
     for node_id, member in state.members.items():
         is_self = node_id == sight.node_id
@@ -139,7 +139,7 @@ def member_views(
                 since_ms=member.since_ms,
                 liveness=_liveness(member, is_heard=is_self or master.is_alive(node_id)),
                 is_self=is_self,
-                is_master=node_id == leader,
+                is_master=node_id == master_id,
                 silent_s=None if silent_s is None else round(silent_s, 3),
                 link=info.link if info else None,
                 link_reason=info.reason if info else "",
