@@ -180,3 +180,28 @@ def campaigns(effects: list[Effect]) -> list[Campaign]:
     """Pick the campaigns."""
     sent = [effect.message for effect in effects if isinstance(effect, Send)]
     return [message for message in sent if isinstance(message, Campaign)]
+
+
+def kinds(effects: list[Effect]) -> list[str]:
+    """Name the effects."""
+    return [type(effect).__name__ for effect in effects]
+
+
+def a_master(n_nodes: int = 3, *, policy: Policy = "availability") -> ElectionBench:
+    """Make node 1 master of term 2, with all others near."""
+    bench = ElectionBench(n_nodes, policy=policy)
+    for number in range(2, n_nodes + 1):
+        bench.beat(number)
+    effects = bench.wait(0.4)
+    for is_trial in (True, False):
+        asked = campaigns(effects)[-1]
+        assert asked.is_trial == is_trial
+        effects.clear()
+        for number in range(2, n_nodes + 1):
+            vote = Vote(number=asked.number, is_trial=is_trial, denial="", known_number=1)
+            effects += bench.answer(number, vote)
+        if is_trial:
+            effects += bench.wait(0.01)
+    assert bench.machine.role == "master"
+    bench.effects.clear()
+    return bench
