@@ -47,6 +47,9 @@ async def probe(host: str, port: int, timeout_s: float) -> Probe:
         return Probe(outcome="unreachable", reason=reason)
     except UnicodeError as error:  # of a name that no name service could be asked for
         return Probe(outcome="unreachable", reason=f"{host} port {port}: {error}")
-    ip = str(writer.get_extra_info("peername")[0])
+    # A process that is killed just now has cut the connection before it could be asked about.
+    peer: tuple[str, int] | None = writer.get_extra_info("peername")
     writer.close()
-    return Probe(outcome="open", ip=ip)
+    if peer is None:
+        return Probe(outcome="unreachable", reason=f"{host} port {port} hung up at once")
+    return Probe(outcome="open", ip=peer[0])
