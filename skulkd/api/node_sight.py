@@ -71,7 +71,11 @@ class NodeSight:
             divergence=None
             if last is None
             else Divergence(
-                at_ms=last.at_ms, term=last.term, seq=last.seq, n_discarded=last.n_discarded
+                at_ms=last.at_ms,
+                term=last.term,
+                seq=last.seq,
+                n_discarded=last.n_discarded,
+                is_of_states=last.is_of_states,
             ),
             mdns=mdns,
             mdns_reason=mdns_reason,

@@ -45,6 +45,8 @@ class Divergence:
     """The last position at which both agreed, as far as that is known."""
     n_discarded: int
     """Events of this node that are gone."""
+    is_of_states: bool = False
+    """The logs agreed, and what they led to did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,20 +230,31 @@ def _log_reasons(state: ClusterState, sight: ClusterSight) -> list[HealthReason]
                 "Bring another member back. " + _SHOW,
             )
         )
-    split = sight.divergence
-    if split is not None:
-        found.append(
-            _reason(
-                "cluster.diverged",
-                "warning",
-                f"{age_text(max(0, sight.now_ms - split.at_ms) / _MS)} ago this node's log did not "
-                f"agree with the master's after term {split.term}, seq {split.seq}, and was "
-                f"replaced by it; {split.n_discarded} events were discarded",
-                "Look at what runs and at the settings, and repeat what is missing; the former "
-                "journal lies archived in the home. A restart of skulkd ends this note.",
-            )
-        )
+    if sight.divergence is not None:
+        found.append(_diverged(sight.divergence, sight.now_ms))
     return found
+
+
+def _diverged(split: Divergence, now_ms: int) -> HealthReason:
+    age = age_text(max(0, now_ms - split.at_ms) / _MS)
+    if split.is_of_states:
+        return _reason(
+            "cluster.diverged",
+            "warning",
+            f"{age} ago this node had come to another state than the master by the same events, up "
+            f"to term {split.term}, seq {split.seq}, and took over the master's; nothing was "
+            "discarded",
+            "A fault of the program or of this machine's memory: report it with the log of that "
+            "time (`skulk logs`), and test the memory. A restart of skulkd ends this note.",
+        )
+    return _reason(
+        "cluster.diverged",
+        "warning",
+        f"{age} ago this node's log did not agree with the master's after term {split.term}, seq "
+        f"{split.seq}, and was replaced by it; {split.n_discarded} events were discarded",
+        "Look at what runs and at the settings, and repeat what is missing; the former journal "
+        "lies archived in the home. A restart of skulkd ends this note.",
+    )
 
 
 def _link(member: Member, sight: ClusterSight) -> str:

@@ -24,7 +24,8 @@ class Divergence:
     """The last position at which both logs agreed, as far as that is known."""
     n_discarded: int
     """How many events of this node go."""
-    message: str
+    is_of_states: bool
+    """The logs agree, and what they led to does not."""
 
 
 @final
@@ -44,29 +45,27 @@ class DivergenceReport:
     def logs_differ(self, *, term: int, seq: int, n_discarded: int) -> None:
         """Report that the logs differ behind `seq`."""
         self._report(
-            term,
-            seq,
-            n_discarded,
             f"this node's log and its master's differ behind seq {seq}; {n_discarded} events of "
             "this node are given up",
+            Divergence(
+                at_ms=self._clock.wall_ms(),
+                term=term,
+                seq=seq,
+                n_discarded=n_discarded,
+                is_of_states=False,
+            ),
         )
 
     def states_differ(self, *, term: int, seq: int, own: bytes, masters: bytes) -> None:
         """Report that the same events led to another state here: a bug, or a bad memory chip."""
         self._report(
-            term,
-            seq,
-            0,
             f"the states after seq {seq} differ: {own.hex()} here, {masters.hex()} on the master",
+            Divergence(
+                at_ms=self._clock.wall_ms(), term=term, seq=seq, n_discarded=0, is_of_states=True
+            ),
         )
 
-    def _report(self, term: int, seq: int, n_discarded: int, message: str) -> None:
+    def _report(self, message: str, found: Divergence) -> None:
         self.n_seen += 1
-        self.last = Divergence(
-            at_ms=self._clock.wall_ms(),
-            term=term,
-            seq=seq,
-            n_discarded=n_discarded,
-            message=message,
-        )
+        self.last = found
         _log.error("%s; this node begins anew from the master's snapshot", message)

@@ -159,6 +159,14 @@ def test_decisions_on_one_disk_are_a_warning_only_where_others_have_a_vote() -> 
     assert codes(health(alone, left)) == []
 
 
+def test_a_divergence_of_states_is_not_called_one_of_logs() -> None:
+    split = Divergence(at_ms=NOW_MS, term=4, seq=120, n_discarded=0, is_of_states=True)
+    (reason,) = health(replace(SIGHT, divergence=split)).reasons
+    assert reason.code == "cluster.diverged"
+    assert "another state" in reason.message
+    assert "log did not agree" not in reason.message
+
+
 def test_a_divergence_says_from_where_on_and_how_much_is_gone() -> None:
     split = Divergence(at_ms=NOW_MS - 60_000, term=4, seq=120, n_discarded=7)
     (reason,) = health(replace(SIGHT, divergence=split)).reasons
