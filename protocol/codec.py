@@ -5,7 +5,7 @@ depth over `MAX_DEPTH`, nor NaN or an infinity, nor an extension type, nor a byt
 gets past `decode_values`; unknown fields are the models' to refuse.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from functools import partial
 from math import isfinite
 from typing import Any, Final, TypeVar, cast
@@ -20,6 +20,14 @@ MAX_FRAME_BYTES: Final = 1 << 20
 """What `unpack` takes unless its caller knows better: the limit of the events plane."""
 MAX_DEPTH: Final = 32
 """Containers in containers. The deepest wire type has 9."""
+MAX_VALUES: Final = 1 << 16
+"""In one frame on the wire. What is long there is bytes and texts; a frame of four million small
+values would hold the event loop for seconds."""
+_MAX_SHARE: Final = 16
+"""One array or map may have this part of all values: room for an array is made once it is
+announced, in each of the thousand arrays that may stand in each other."""
+_SHORT_BYTES: Final = 1024
+"""A frame of so few bytes cannot have too many values."""
 
 T = TypeVar("T")
 
@@ -40,18 +48,25 @@ def pack(model: FrozenModel) -> bytes:
     return _packb(model.model_dump(mode="python"))
 
 
-def unpack(adapter: TypeAdapter[T], data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> T:
+def unpack(
+    adapter: TypeAdapter[T],
+    data: bytes,
+    *,
+    max_bytes: int = MAX_FRAME_BYTES,
+    max_values: int | None = MAX_VALUES,
+) -> T:
     """Decode one model.
 
     Args:
         adapter: Of the model or union; make it once, it is expensive.
         data: One frame.
         max_bytes: Refused, unread, above this.
+        max_values: Refused above this; None only for what a thread decodes.
 
     Raises:
         ProtocolError: `protocol.too_large`, `protocol.bad_frame`.
     """
-    values = decode_values(data, max_bytes=max_bytes)
+    values = decode_values(data, max_bytes=max_bytes, max_values=max_values)
     try:
         return adapter.validate_python(values)
     except ValidationError as error:
@@ -66,7 +81,9 @@ def encode_values(values: object) -> bytes:
     return _packb(values)
 
 
-def decode_values(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> object:
+def decode_values(
+    data: bytes, *, max_bytes: int = MAX_FRAME_BYTES, max_values: int | None = MAX_VALUES
+) -> object:
     """Decode one frame from outside into plain values.
 
     Raises:
@@ -81,11 +98,44 @@ def decode_values(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> object:
         )
     try:
         # By default no string, array or map may announce more items than the frame has bytes.
-        values = _unpackb(data, use_list=False, max_ext_len=0)
+        values = (
+            _unpackb(data, use_list=False, max_ext_len=0)
+            if max_values is None
+            else decode_few_values(data, max_values=max_values)
+        )
     except ValueError as error:
         raise _bad_frame(str(error) or type(error).__name__) from error
     _check(values, 0)
     return values
+
+
+def decode_few_values(data: bytes, *, max_values: int = MAX_VALUES) -> object:
+    """Decode one value that has not too many in it.
+
+    Raises:
+        ValueError: It has, or it is none.
+    """
+    if len(data) <= _SHORT_BYTES:
+        return _unpackb(data, use_list=False, max_ext_len=0)
+    n_left = max_values
+
+    def count(container: Sized) -> Sized:
+        nonlocal n_left
+        n_left -= len(container) + 1
+        if n_left < 0:
+            message = f"it has more than {max_values} values"
+            raise ValueError(message)
+        return container
+
+    return _unpackb(
+        data,
+        use_list=False,
+        max_ext_len=0,
+        max_array_len=max_values // _MAX_SHARE,
+        max_map_len=max_values // _MAX_SHARE,
+        list_hook=count,
+        object_hook=count,
+    )
 
 
 def _check(value: object, depth: int) -> None:

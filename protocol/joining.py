@@ -22,6 +22,8 @@ from protocol.nodes import AddressField, PublicKeyField, Role
 from protocol.peer_messages import MAX_MEMBERS, BootId, Number
 
 MAX_JOIN_BYTES: Final = 64 << 10
+_MAX_VALUES: Final = 8192
+"""A guest is trusted with less of the loop's time than a member; a welcome has some 2,500."""
 MAX_REFUSAL_CHARS: Final = 1000
 """Of a refusal's message, and of its remedy."""
 
@@ -121,7 +123,9 @@ def read_guest(data: bytes) -> GuestMessage | OtherWire:
     Raises:
         ProtocolError: `protocol.bad_frame`, `protocol.too_large`.
     """
-    return _other_wire(data) or unpack(_GUEST, data, max_bytes=MAX_JOIN_BYTES)
+    return _other_wire(data) or unpack(
+        _GUEST, data, max_bytes=MAX_JOIN_BYTES, max_values=_MAX_VALUES
+    )
 
 
 def read_host(data: bytes) -> HostMessage | OtherWire:
@@ -130,11 +134,13 @@ def read_host(data: bytes) -> HostMessage | OtherWire:
     Raises:
         ProtocolError: `protocol.bad_frame`, `protocol.too_large`.
     """
-    return _other_wire(data) or unpack(_HOST, data, max_bytes=MAX_JOIN_BYTES)
+    return _other_wire(data) or unpack(
+        _HOST, data, max_bytes=MAX_JOIN_BYTES, max_values=_MAX_VALUES
+    )
 
 
 def _other_wire(data: bytes) -> OtherWire | None:
-    values = decode_values(data, max_bytes=MAX_JOIN_BYTES)
+    values = decode_values(data, max_bytes=MAX_JOIN_BYTES, max_values=_MAX_VALUES)
     if not isinstance(values, dict):
         return None
     fields = cast("dict[str, object]", values)

@@ -141,7 +141,7 @@ def unpack_state(data: bytes) -> ClusterState:
         ConfigError: `config.downgrade` when a newer build wrote it.
         ProtocolError: `protocol.bad_frame`, `protocol.too_large`.
     """
-    state = unpack(_STATE, data, max_bytes=MAX_STATE_BYTES)
+    state = unpack(_STATE, data, max_bytes=MAX_STATE_BYTES, max_values=None)
     if state.state_schema > STATE_SCHEMA:
         raise ConfigError(
             "config.downgrade",

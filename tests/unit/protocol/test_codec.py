@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from protocol.base import FrozenModel
-from protocol.codec import MAX_DEPTH, decode_values, encode_values, pack, unpack
+from protocol.codec import MAX_DEPTH, MAX_VALUES, decode_values, encode_values, pack, unpack
 from protocol.errors import ProtocolError
+from protocol.wire_checks import decode_bounded
 
 
 class Inner(FrozenModel):
@@ -146,3 +147,38 @@ def test_random_bytes_decode_or_are_refused_and_nothing_else(data: bytes) -> Non
 )
 def test_values_come_back_as_they_were(values: object) -> None:
     assert decode_values(encode_values(values)) == values
+
+
+def _array(n_items: int, item: bytes) -> bytes:
+    return b"\xdd" + n_items.to_bytes(4, "big") + item * n_items
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # Room would be made for each of the arrays that are announced: gigabytes.
+        (b"\xdd" + (60_000).to_bytes(4, "big")) * 1000 + b"\xc0" * 60_000,
+        _array(MAX_VALUES // 16, b"\x91" * 20 + b"\xc0"),
+        _array(20, _array(4000, b"\xc0")),
+        b"\xdf"
+        + (60_000).to_bytes(4, "big")
+        + b"".join(b"\xa5%05x\xc0" % n for n in range(60_000)),
+    ],
+    ids=["announced", "containers", "items", "map"],
+)
+def test_a_frame_of_too_many_values_is_refused_before_they_are_read(data: bytes) -> None:
+    error = _refused(data)
+    assert error.code == "protocol.bad_frame"
+    assert "exceeds" in error.message or "more than" in error.message
+    with pytest.raises(ProtocolError):
+        decode_bounded(data, len(data))
+
+
+def test_what_a_frame_may_hold_at_most_is_taken() -> None:
+    widest = [0] * (MAX_VALUES // 16)
+    assert decode_values(encode_values([widest] * 15)) == (tuple(widest),) * 15
+
+
+def test_a_thread_may_decode_what_has_more_values() -> None:
+    values = ((0,) * 40_000,) * 2
+    assert decode_values(encode_values(values), max_values=None) == values
