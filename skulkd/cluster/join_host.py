@@ -280,7 +280,8 @@ class JoinHost:
     ) -> None:
         try:
             async with timeout(ADMIT_S):
-                await self._check_way_back(request)
+                if self._may_let_in(token_id):
+                    await self._check_way_back(request)
                 welcome = await self._admit(request, token_id)
         except SkulkError as error:
             self._refuse(error, host, reply)
@@ -299,6 +300,17 @@ class JoinHost:
             reply(fitting(welcome, self._identity.keys.public_key.hex()))
         finally:
             self._n_admissions -= 1
+
+    def _may_let_in(self, token_id: TokenId) -> bool:
+        """Say whether a guest's addresses are to be dialled.
+
+        By an invitation that is over a guest comes in only if it has been let in already. Nobody
+        else may have this member dial where it likes, and hear what is open there.
+        """
+        token = self._tokens.get(token_id)
+        if token is None or not token.uses_left:
+            return False
+        return self._clock.wall_ms() < token.expires_at_ms
 
     async def _check_way_back(self, request: JoinRequest) -> None:
         if self._reach_back is None:

@@ -20,7 +20,7 @@ from protocol.events import (
     RunnerPhaseChanged,
     TermSettled,
 )
-from protocol.ids import NodeId, node_id_of
+from protocol.ids import NodeId, TokenId, node_id_of
 from protocol.instances import Instance, RunnerStatus
 from protocol.nodes import Member
 from protocol.peer_messages import MAX_MEMBERS
@@ -85,12 +85,15 @@ def admit(state: ClusterState, command: AdmitMember, *, now_ms: int) -> tuple[Ev
             f"node {command.node_id} is a member with another public key",
             remediation="Remove the node from the cluster, then let it join again.",
         )
-    if known is not None and (command.token_id is None or not _may_begin_anew(state, known)):
-        return _renew(known, command, now_ms)
-    if command.token_id is not None:
+    if command.token_id is None:
+        if known is not None:
+            return _renew(known, command, now_ms)
+        if state.members:
+            member_of(state, command.node_id)
+    elif known is None or not _asks_again(state, known, command.token_id):
         check_invitation(state, command.token_id, command.node_id, now_ms=now_ms)
-    elif state.members:
-        member_of(state, command.node_id)
+    if known is not None and not _may_begin_anew(state, known):
+        return _renew(known, command, now_ms)
     if known is None and len(state.members) >= MAX_MEMBERS:
         raise ClusterError(
             "cluster.full",
@@ -186,6 +189,15 @@ def settle(state: ClusterState, command: SettleTerm) -> tuple[Event, ...]:
     if command.term != state.term or not state.is_minority_term:
         return ()
     return (TermSettled(),)
+
+
+def _asks_again(state: ClusterState, known: Member, token_id: TokenId) -> bool:
+    """Say whether the answer to a guest may have been lost: it has been let in, and not come yet.
+
+    Of anybody else an invitation that has expired or is used up says nothing: whoever finds one
+    must not be able to change what is known of a member.
+    """
+    return known.presence == "joining" and token_id in state.join_tokens
 
 
 def _may_begin_anew(state: ClusterState, known: Member) -> bool:

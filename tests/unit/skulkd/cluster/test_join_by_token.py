@@ -264,6 +264,33 @@ def test_a_guest_whom_nobody_can_dial_back_is_told_so_with_the_line_for_its_fire
     assert dialled == [("10.0.0.2:12416",)]
 
 
+@pytest.mark.parametrize("over", [{"uses_left": 0}, {"expires_at_ms": EPOCH_MS}])
+def test_nobody_has_a_member_dial_about_by_an_invitation_that_is_over(over: dict[str, int]) -> None:
+    dialled: list[tuple[str, ...]] = []
+
+    async def open_there(addresses: tuple[str, ...]) -> str:
+        dialled.append(addresses)
+        return ""
+
+    async def story(stage: Stage) -> None:
+        member = stage.member(1, reach_back=open_there)
+        token = member.token()
+        member.tokens = {
+            token_id: one.model_copy(update=over) for token_id, one in member.tokens.items()
+        }
+        member.host.set_tokens(member.tokens)
+        # Whether it was let in before and asks again is decided where everything is.
+        member.refuse_with = ClusterError("cluster.token_used", "it is used up")
+        with pytest.raises(ClusterError) as caught:
+            await stage.guest.join_by_token(
+                token, request_of(stage.guest_identity, addresses=("10.0.0.99:22",))
+            )
+        assert caught.value.code == "cluster.token_used"
+
+    play(story, seeds=1)
+    assert dialled == []
+
+
 def test_builds_that_cannot_understand_each_other_name_both(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

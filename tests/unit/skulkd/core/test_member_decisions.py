@@ -25,10 +25,11 @@ from protocol.events import (
     SettingsChanged,
     TermSettled,
 )
+from protocol.ids import TokenId
 from protocol.nodes import Presence
 from protocol.peer_messages import MAX_MEMBERS
 from protocol.readings import Readings
-from protocol.state import ClusterSettings, ClusterState, RemovedMember
+from protocol.state import ClusterSettings, ClusterState, JoinToken, RemovedMember
 from skulkd.core.apply import apply, initial_state
 from skulkd.core.decide import decide
 from skulkd.core.invariants import event_violations, violations
@@ -168,6 +169,28 @@ def test_neither_the_master_nor_the_last_voter_loses_its_vote_by_an_invitation()
     assert decided(two().model_copy(update={"join_tokens": tokens}), an_admission(1, token=1)) == []
     alone = two("left").model_copy(update={"join_tokens": tokens, "master": a_node_id(2)})
     assert decided(alone, an_admission(1, token=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "code"),
+    [
+        ({}, "cluster.token_unknown"),
+        ({a_token_id(): a_token(uses_left=0)}, "cluster.token_used"),
+        ({a_token_id(): a_token(expires_at_ms=NOW_MS)}, "cluster.token_expired"),
+    ],
+)
+@pytest.mark.parametrize("presence", ["present", "left"])
+def test_who_holds_an_invitation_that_is_over_cannot_speak_for_the_master_or_the_last_voter(
+    tokens: dict[TokenId, JoinToken], code: ErrorCode, presence: Presence
+) -> None:
+    state = two(presence).model_copy(update={"join_tokens": tokens})
+    forged = an_admission(1, token=1, addresses=("203.0.113.9:22",), role="management")
+    assert refused(state, forged).code == code
+
+
+def test_an_invitation_that_nobody_made_says_nothing_of_who_is_still_to_come() -> None:
+    forged = an_admission(2, token=1, addresses=("203.0.113.9:22",))
+    assert refused(two("joining"), forged).code == "cluster.token_unknown"
 
 
 def test_a_key_that_the_id_does_not_follow_from_is_refused() -> None:
