@@ -4,7 +4,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple, final
 
 from protocol.envelope import Port
-from protocol.hello import Hello, OtherWire
+from protocol.hello import Hello, OtherWire, read_hello
 from protocol.ids import NodeId
 from skulkd.cluster.addresses import join_address
 from skulkd.cluster.boot_watch import BootWatch
@@ -29,6 +29,8 @@ class Acquaintance:
         self._node_id = node_id
         self._boots = BootWatch(node_id)
         self._connections: OrderedDict[tuple[Port, bytes], Connection] = OrderedDict()
+        self._last: tuple[bytes, Hello | OtherWire] | None = None
+        """Its newest hello, as bytes and as read."""
         self.build: str | None = None
         self.boot_id: str | None = None
         self.host: str | None = None
@@ -49,6 +51,16 @@ class Acquaintance:
     def connections(self) -> tuple[Connection, ...]:
         """Give the newest connections, some of which may be gone."""
         return tuple(self._connections.values())
+
+    def read(self, data: bytes) -> Hello | OtherWire:
+        """Read a hello; one that repeats the last one is known.
+
+        Raises:
+            ProtocolError: `protocol.bad_frame`, `protocol.too_large`.
+        """
+        if self._last is None or self._last[0] != data:
+            self._last = data, read_hello(data)
+        return self._last[1]
 
     def hear(self, hello: Hello | OtherWire, own: Hello, *, now_s: float) -> str:
         """Take over a hello; returns why nothing can be exchanged with who says so, or nothing."""

@@ -3,7 +3,7 @@
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, final
 
 import zmq
@@ -25,6 +25,9 @@ from skulkd.runtime.tasks import sleep
 PER_TURN: Final = 256
 TURN_S: Final = 0.002
 """What one port may take of the loop before others have their turn."""
+REST_S: Final[Mapping[Port, float]] = {"election": 0.02, "cluster": 0.0, "bulk": 0.0}
+"""A hundred nodes' heartbeats come singly, two hundred a second, and a wake-up costs more than a
+heartbeat. An election among so many may take some rests longer."""
 _REBIND_S: Final = 0.01
 """Between two tries to have a port again that ZeroMQ is about to let go of."""
 _LOOKS_EVERY: Final = 16
@@ -99,7 +102,7 @@ class Inbox:
         self._bound: set[str] = set()
         self._number = 0
         self._is_closed = False
-        self._reader = SocketReader(self._socket, self._drain)
+        self._reader = SocketReader(self._socket, self._drain, rest_s=REST_S[port])
 
     def bind(self, hosts: Sequence[str], number: int) -> None:
         """Listen on exactly these addresses; connections through those that stay are kept.

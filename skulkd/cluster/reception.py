@@ -10,7 +10,7 @@ from typing import final
 
 from protocol.envelope import HELLO_MARK, MAX_PAYLOAD_BYTES, Plane, Port
 from protocol.errors import ProtocolError
-from protocol.hello import Hello, read_hello
+from protocol.hello import Hello
 from protocol.ids import NodeId
 from skulkd.cluster.acquaintance import Acquaintance, Connection
 from skulkd.cluster.guests import MAX_GUEST_BYTES, GuestReply, OnGuest
@@ -117,7 +117,7 @@ class Reception:
         connection = Connection(port, origin.fd, origin.host)
         is_new = acquaintance.meet((port, origin.connection), connection)
         try:
-            hello = read_hello(data)
+            hello = acquaintance.read(data)
         except ProtocolError:
             self.counters.n_malformed += 1
             return

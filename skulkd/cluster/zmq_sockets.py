@@ -166,14 +166,19 @@ class SocketReader:
     Args:
         socket: Whose descriptor is watched; used on the loop's thread alone.
         drain: Reads, without waiting, as much as may be read in one turn.
+        rest_s: Between two turns that are no backlog: what comes closer together is read together.
+            What comes after a longer silence is read at once.
     """
 
-    def __init__(self, socket: Socket, drain: Callable[[], None]) -> None:
+    def __init__(self, socket: Socket, drain: Callable[[], None], *, rest_s: float = 0.0) -> None:
         self._socket = socket
         self._drain = drain
+        self._rest_s = rest_s
         self._loop = asyncio.get_running_loop()
         self._fd = descriptor(socket)
         self._is_closed = False
+        self._drained_s = float("-inf")
+        self._resting: asyncio.TimerHandle | None = None
         self._loop.add_reader(self._fd, self._turn)
         self._loop.call_soon(self._turn)
 
@@ -181,15 +186,39 @@ class SocketReader:
         """Watch no more; before the socket is closed."""
         if not self._is_closed:
             self._is_closed = True
-            self._loop.remove_reader(self._fd)
+            if self._resting is None:
+                self._loop.remove_reader(self._fd)
+            else:
+                self._resting.cancel()
 
     def _turn(self) -> None:
-        if self._is_closed or not readiness(self._socket) & POLLIN:
+        if self._is_closed or self._resting is not None or not self._has_more():
             return
         self._drain()
         # A socket closed by what it said must not be asked.
-        if not self._is_closed and readiness(self._socket) & POLLIN:
+        if self._is_closed:
+            return
+        if self._has_more():
             self._loop.call_soon(self._turn)
+        elif self._rest_s:
+            self._rest()
+
+    def _has_more(self) -> bool:
+        return bool(readiness(self._socket) & POLLIN)
+
+    def _rest(self) -> None:
+        """Look away for a while, if frames come fast: a wake-up costs more than a frame."""
+        now_s = self._loop.time()
+        is_busy = now_s - self._drained_s < 2 * self._rest_s
+        self._drained_s = now_s
+        if is_busy:
+            self._loop.remove_reader(self._fd)
+            self._resting = self._loop.call_later(self._rest_s, self._wake)
+
+    def _wake(self) -> None:
+        self._resting = None
+        self._loop.add_reader(self._fd, self._turn)
+        self._turn()
 
 
 @final

@@ -98,6 +98,8 @@ class ZmqTransport:
         self._rebinding: set[Port] = set()
         self._hello_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._up: tuple[NodeId, ...] | None = None
+        """What `peers` gives, until a link changes."""
 
     @property
     def node_id(self) -> NodeId:
@@ -155,8 +157,10 @@ class ZmqTransport:
 
     def peers(self) -> tuple[NodeId, ...]:
         """Name the nodes whose link is up."""
-        known = self._reception.known.values()
-        return tuple(sorted(one.peer.node_id for one in known if one.link.state == "up"))
+        if self._up is None:
+            known = self._reception.known.values()
+            self._up = tuple(sorted(one.peer.node_id for one in known if one.link.state == "up"))
+        return self._up
 
     def link(self, peer: NodeId) -> LinkState:
         """Say how the way to a peer is."""
@@ -178,6 +182,7 @@ class ZmqTransport:
                 raise ValueError(message)
         self._admission.set_members(named.values())
         known = self._reception.known
+        self._up = None
         for node_id in known.keys() - named.keys():
             self._forget(known.pop(node_id))
         for node_id, peer in named.items():
@@ -249,6 +254,7 @@ class ZmqTransport:
         self._watchers.clear()
         await self.close_ports()
         self._reception.known.clear()
+        self._up = None
         await self._tasks.close(_CLOSE_S)
 
     def _meet(self, peer: Peer) -> KnownPeer:
@@ -304,6 +310,7 @@ class ZmqTransport:
         self._hello_timer = loop.call_later(HELLO_S, self._repeat_hello)
 
     def _tell(self, peer: Peer, state: LinkState) -> None:
+        self._up = None
         if peer.node_id in self._reception.known:
             for watcher in self._watchers:
                 self._tell_one(watcher, peer.node_id, state)
