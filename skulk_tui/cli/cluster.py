@@ -29,7 +29,7 @@ from skulk_tui.cli.cluster_records import MasterRecord, PolicyRecord
 from skulk_tui.cli.cluster_tables import (
     cluster_tables,
     invitations_table,
-    members_table,
+    members_tables,
     strangers_table,
 )
 from skulk_tui.cli.join import join
@@ -173,7 +173,7 @@ def list_members(session: Session) -> int | None:
             kind="members",
             seq=cluster.commit_seq,
             items=records,
-            tables=(members_table(records),),
+            tables=members_tables(records),
             names=[record.name for record in records],
         )
     )

@@ -21,7 +21,7 @@ def cluster_tables(cluster: ClusterRecord) -> tuple[Table, ...]:
     """The cluster, its members, and what an operator should look at."""
     return (
         key_values(cluster_pairs(cluster)),
-        members_table(cluster.members),
+        *members_tables(cluster.members),
         duplicates_table(cluster),
         strangers_table(cluster.strangers),
     )
@@ -72,14 +72,27 @@ def _mdns(cluster: ClusterRecord) -> str:
     return f"running, {cluster.mdns_seen} others seen"
 
 
-def members_table(members: Sequence[MemberRecord]) -> Table:
-    """One row per member."""
+def members_tables(members: Sequence[MemberRecord]) -> tuple[Table, ...]:
+    """One row per member, and one per link that is not as it should be, with the reason."""
+    return _members_table(members), _links_table(members)
+
+
+def _links_table(members: Sequence[MemberRecord]) -> Table:
+    return Table(
+        (Column("NODE", least=8), Column("WHY THE LINK IS NOT UP", least=20, wraps=True)),
+        tuple(
+            (one.name, one.link_reason) for one in members if one.link_reason and one.link != "up"
+        ),
+    )
+
+
+def _members_table(members: Sequence[MemberRecord]) -> Table:
     return Table(
         (
             Column("NODE", least=8),
             Column("LIVENESS"),
             Column("ROLE", drop=1),
-            Column("LINK", least=10),
+            Column("LINK"),
             Column("HEARD", right=True, drop=2),
             Column("ADDRESS", least=12, drop=3),
             Column("BUILD", drop=4),
@@ -93,7 +106,7 @@ def members_table(members: Sequence[MemberRecord]) -> Table:
                 one.name,
                 one.liveness,
                 f"{one.role}, master" if one.is_master else one.role,
-                _link(one),
+                "itself" if one.is_self else one.link or UNKNOWN,
                 "here" if one.is_self else _ago(one.silent_s),
                 one.dialled or joined(one.addresses),
                 one.build or UNKNOWN,
@@ -105,14 +118,6 @@ def members_table(members: Sequence[MemberRecord]) -> Table:
             for one in members
         ),
     )
-
-
-def _link(member: MemberRecord) -> str:
-    if member.is_self:
-        return "itself"
-    if member.link is None:
-        return UNKNOWN
-    return f"{member.link}: {member.link_reason}" if member.link_reason else member.link
 
 
 def _ago(seconds: float | None) -> str:
