@@ -14,6 +14,8 @@ from tests.support.simulated_story import Crash, DiskTrouble
 
 UNWANTED_S: Final = 15.0
 """How long a process may outlive the wish for it: SIGTERM, SIGKILL, and a kernel that waits."""
+CALLS_S: Final = 2.0
+"""Within which a node that is to die at a call to its disk makes it, or dies without."""
 
 
 @final
@@ -82,6 +84,7 @@ class Box:
     async def crash(self, act: Crash) -> None:
         """Lose the power, or the daemon, and start again."""
         async with self.lock:
+            await self._wait_call(act)
             await self._die(act)
             await asyncio.sleep(act.down_s)
             if act.again_after_s is not None:
@@ -111,6 +114,22 @@ class Box:
             self.trouble("fine")
             self.node = SimulatedNode(self.world)
             await self.node.begin()
+
+    async def _wait_call(self, act: Crash) -> None:
+        """Wait for the call to the disk at which the node dies, if it makes so many."""
+        node = self.node
+        if node is None or act.after_calls is None:
+            return
+        reached = asyncio.Event()
+
+        def on_death() -> None:
+            node.is_dead = True
+            reached.set()
+
+        node.disk.on_death, node.disk.calls_left = on_death, act.after_calls
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CALLS_S):
+                await reached.wait()
 
     async def _die(self, act: Crash) -> None:
         world = self.world

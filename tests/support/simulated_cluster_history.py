@@ -113,6 +113,8 @@ class ClusterHistory:
         await self._idle()
         await self._prove()
         await self._stop_all()
+        if self._seed % 3 == 0:
+            await self._black_out()
         hashed = self._check_agreement()
         for box in self.boxes.values():
             await box.stop()
@@ -483,6 +485,12 @@ class ClusterHistory:
         await self._wait(self._is_empty, STOPPED_S, "empty")
         await self._wait(self._is_whole, WHOLE_S, "of one log")
         self._check()
+
+    async def _black_out(self) -> None:
+        """Take the power of all machines at once: the cluster forms anew, with what it had."""
+        crash = Crash(what="power", n_unsynced_bytes_kept=0, down_s=1.0)
+        await asyncio.gather(*(box.crash(crash) for box in self.boxes.values()))
+        await self._wait(self._is_whole, WHOLE_S, "whole after a black-out")
 
     def _is_empty(self) -> bool:
         return not any(node.state.instances for node in self._running())

@@ -267,6 +267,7 @@ class _Drawing:
             n_unsynced_bytes_kept=chance.choice((0, 0, 50, 700, 5000)),
             down_s=chance.choice((0.0, 1.0, 4.0, 12.0)),
             again_after_s=chance.choice((None, None, 0.004, 0.02, 0.3)),
+            after_calls=chance.choice((None, None, chance.randrange(12))),
         )
 
     def _sleep(self) -> Sleep:

@@ -1,6 +1,7 @@
 """A disk as one daemon sees it: with the daemon's death, everything it still asks for fails."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
@@ -22,6 +23,8 @@ class PoweredDisk:
         self._is_on = True
         self.calls_left: int | None = None
         """After so many more calls the daemon dies; None is never."""
+        self.on_death: Callable[[], None] | None = None
+        """Called when it does, inside the call that is one too many."""
 
     def cut(self) -> None:
         """End this life's access."""
@@ -79,7 +82,10 @@ class PoweredDisk:
     def _live(self) -> Disk:
         if self.calls_left is not None:
             self.calls_left -= 1
-            self._is_on = self._is_on and self.calls_left >= 0
+            if self.calls_left < 0 and self._is_on:
+                self._is_on = False
+                if self.on_death is not None:
+                    self.on_death()
         if not self._is_on:
             raise OSError(errno.EIO, "the daemon is dead")
         return self._disk

@@ -112,6 +112,8 @@ class Crash:
     down_s: float
     again_after_s: float | None = None
     """It dies once more, so long after it began to start."""
+    after_calls: int | None = None
+    """Not at once, but in the middle of what it does to its disk: at a call from now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
