@@ -43,6 +43,12 @@ class OtherWire(NamedTuple):
 _ADAPTER: Final = TypeAdapter(Hello)
 
 
+def shown_build(build: object) -> str:
+    """Give what a node of another wire version says of its build as it may be shown, else `?`."""
+    is_shown = isinstance(build, str) and build.isprintable()
+    return cast("str", build)[:MAX_BUILD_CHARS] if is_shown else "?"
+
+
 def hello_frame(hello: Hello) -> bytes:
     """Write the frame, its mark included."""
     return bytes((HELLO_MARK,)) + pack(hello)
@@ -59,8 +65,7 @@ def read_hello(data: bytes) -> Hello | OtherWire:
         fields = cast("dict[str, object]", values)
         wire, build = fields.get("wire"), fields.get("build")
         if type(wire) is int and wire != WIRE_VERSION:
-            shown = build[:MAX_BUILD_CHARS] if isinstance(build, str) else "?"
-            return OtherWire(wire, shown)
+            return OtherWire(wire, shown_build(build))
     hello = unpack(_ADAPTER, data, max_bytes=MAX_HELLO_BYTES)
     if not hello.build.isprintable() or not hello.boot_id.isprintable():
         raise ProtocolError(

@@ -16,7 +16,7 @@ from protocol.base import FrozenModel
 from protocol.codec import decode_values, unpack
 from protocol.envelope import WIRE_VERSION
 from protocol.errors import DetailValue
-from protocol.hello import MAX_BUILD_CHARS, OtherWire, ShortText
+from protocol.hello import OtherWire, ShortText, shown_build
 from protocol.ids import ClusterIdField, NodeIdField
 from protocol.nodes import AddressField, PublicKeyField, Role
 from protocol.peer_messages import MAX_MEMBERS, BootId, Number
@@ -147,5 +147,4 @@ def _other_wire(data: bytes) -> OtherWire | None:
     wire, build = fields.get("wire"), fields.get("build")
     if type(wire) is not int or wire == WIRE_VERSION:
         return None
-    is_shown = isinstance(build, str) and build.isprintable()
-    return OtherWire(wire, cast("str", build)[:MAX_BUILD_CHARS] if is_shown else "?")
+    return OtherWire(wire, shown_build(build))

@@ -250,7 +250,9 @@ class ApiAnswer(FrozenModel):
 
     kind: Literal["api_answer"] = "api_answer"
     status: Annotated[int, Field(ge=100, le=599)]
-    content_type: Annotated[str, StringConstraints(max_length=100)] = "application/json"
+    content_type: Annotated[str, StringConstraints(pattern=r"^[!-~][ -~]{0,99}$")] = (
+        "application/json"
+    )
     body: Annotated[bytes, Field(max_length=3 << 20)] = b""
 
 

@@ -8,7 +8,7 @@ waits for it is dropped and both sides are told: nothing that was said before st
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from typing import Final, Protocol, TypeVar, final
 
 from protocol.data_wire import (
@@ -37,6 +37,9 @@ MISSED_PULSES: Final = 5
 stood still must not take its own silence for the other's."""
 PAYLOAD_BYTES: Final = 320 << 10
 """Messages are put together up to this size."""
+MAX_WAITING_BYTES: Final = 64 << 20
+"""For one peer. Streams stop for want of credit long before; beyond it are the answers to a peer
+that asks and asks and takes nothing."""
 
 _Received_contra = TypeVar("_Received_contra", bound=DataMessage, contravariant=True)
 
@@ -70,6 +73,7 @@ class DataLinks:
         self._transport = transport
         self._tasks = tasks
         self._waiting: dict[NodeId, deque[bytes]] = {}
+        self._waiting_bytes: Counter[NodeId] = Counter()
         self._full: dict[NodeId, asyncio.Event] = {}
         self._flush_handle: asyncio.Handle | None = None
         self._api: DataSide[ToApi] | None = None
@@ -118,8 +122,13 @@ class DataLinks:
         if waiting is None:
             waiting = self._waiting[peer] = deque()
         waiting.append(packed)
+        n_bytes = self._waiting_bytes[peer]
+        self._waiting_bytes[peer] += len(packed)
         if self._flush_handle is None:
             self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
+        if n_bytes <= MAX_WAITING_BYTES < self._waiting_bytes[peer]:
+            # Not at once: who posts may be in the middle of something that a break changes.
+            asyncio.get_running_loop().call_soon(self._give_up, peer)
 
     def flush(self) -> None:
         """Send what waits, now."""
@@ -142,6 +151,10 @@ class DataLinks:
         for peer in peers:
             self._break(peer, "this node is stopping")
 
+    def _give_up(self, peer: NodeId) -> None:
+        if self._waiting_bytes[peer] > MAX_WAITING_BYTES:
+            self._break(peer, "it takes nothing of what it asks for")
+
     def _flush(self, peer: NodeId) -> None:
         waiting = self._waiting[peer]
         while waiting:
@@ -155,8 +168,8 @@ class DataLinks:
                 self._break(peer, f"this node cannot send to it ({refusal})")
                 return
             for _ in messages:
-                waiting.popleft()
-        del self._waiting[peer]
+                self._waiting_bytes[peer] -= len(waiting.popleft())
+        del self._waiting[peer], self._waiting_bytes[peer]
 
     async def _drain(self, peer: NodeId) -> None:
         full = self._full[peer]
@@ -193,6 +206,7 @@ class DataLinks:
 
     def _break(self, peer: NodeId, reason: str) -> None:
         self._waiting.pop(peer, None)
+        del self._waiting_bytes[peer]
         full = self._full.pop(peer, None)
         if full is not None:
             full.set()

@@ -14,7 +14,15 @@ from typing import Final, final
 from protocol.clock import Clock
 from protocol.codec import pack
 from protocol.envelope import DEFAULT_BASE_PORT, WIRE_VERSION
-from protocol.errors import ERROR_CODES, ClusterError, ErrorBody, ErrorCode, SkulkError, error_of
+from protocol.errors import (
+    ERROR_CODES,
+    ClusterError,
+    DetailValue,
+    ErrorBody,
+    ErrorCode,
+    SkulkError,
+    error_of,
+)
 from protocol.hello import OtherWire
 from protocol.joining import (
     GuestProof,
@@ -250,7 +258,11 @@ def _refusal(host: HostCandidate, refusal: JoinRefusal) -> SkulkError:
             code=code,
             message=f"the member at {host.address} refused: {said}",
             remediation=_printable(refusal.remediation),
-            details={**refusal.details, "address": host.address, "code": refusal.code},
+            details={
+                **{name: _printable_detail(value) for name, value in refusal.details.items()},
+                "address": host.address,
+                "code": refusal.code,
+            },
         )
     )
 
@@ -263,6 +275,10 @@ def _known_code(code: str) -> ErrorCode:
 
 def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _printable_detail(value: DetailValue) -> DetailValue:
+    return _printable(value) if isinstance(value, str) else value
 
 
 def _odd(host: HostCandidate, reason: str) -> ClusterError:

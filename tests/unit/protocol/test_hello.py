@@ -25,7 +25,8 @@ def test_a_hello_is_read_as_it_was_written_behind_a_zero_byte() -> None:
 def test_of_another_wire_version_only_the_number_and_the_build_are_read() -> None:
     data = encode_values({"wire": 7, "build": "9.9", "colour": "red"})
     assert read_hello(data) == OtherWire(7, "9.9")
-    assert read_hello(encode_values({"wire": 7, "build": 5})) == OtherWire(7, "?")
+    for unfit in (5, "9.9\x1b[2J\nskulkd: all is well"):
+        assert read_hello(encode_values({"wire": 7, "build": unfit})) == OtherWire(7, "?")
 
 
 @pytest.mark.parametrize(

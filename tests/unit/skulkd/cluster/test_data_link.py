@@ -15,7 +15,7 @@ from protocol.data_wire import (
 )
 from protocol.envelope import Plane
 from protocol.ids import NodeId
-from skulkd.cluster.data_link import PAYLOAD_BYTES, DataLinks
+from skulkd.cluster.data_link import MAX_WAITING_BYTES, PAYLOAD_BYTES, DataLinks
 from skulkd.cluster.transport import LinkState, OnLink, OnReceive, Peer, Refusal
 from skulkd.runtime.tasks import Tasks
 from skulkd.runtime.virtual_time import run_virtual
@@ -180,6 +180,37 @@ def test_a_way_that_breaks_drops_what_waits_and_tells_both_sides() -> None:
         bench.transport.has_room.set()
         await asyncio.sleep(0.01)
         assert bench.transport.numbers() == []
+
+    run(story)
+
+
+def test_a_peer_that_takes_nothing_of_what_it_asks_for_is_given_up() -> None:
+    async def story(bench: Bench) -> None:
+        bench.transport.refusal = "queue_full"
+        piece = pack_message(Cancel(1)) + bytes(1 << 20)
+        for _ in range(MAX_WAITING_BYTES // len(piece)):
+            bench.links.post(PEER, piece)
+        await asyncio.sleep(0.01)
+        assert bench.api.broken == []
+        for _ in range(3):
+            bench.links.post(PEER, piece)
+        await asyncio.sleep(0.01)
+        assert bench.worker.broken == [(PEER, "it takes nothing of what it asks for")]
+        bench.transport.refusal = None
+        bench.transport.has_room.set()
+        await asyncio.sleep(0.01)
+        assert bench.transport.sent == []
+
+    run(story)
+
+
+def test_what_has_left_counts_no_more() -> None:
+    async def story(bench: Bench) -> None:
+        piece = bytes(1 << 20)
+        for _ in range(2 * MAX_WAITING_BYTES // len(piece)):
+            bench.links.post(PEER, piece)
+            await asyncio.sleep(0)
+        assert bench.api.broken == []
 
     run(story)
 

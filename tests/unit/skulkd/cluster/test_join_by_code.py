@@ -71,7 +71,16 @@ def test_nothing_is_said_about_a_guest_before_the_member_has_proven_the_code() -
         def answer(name: str, host: str, payload: bytes, reply: object) -> None:
             heard.append(payload)
             assert callable(reply)
-            reply(pack(JoinRefusal(build="x", code="later.code", message="no\x1b[2J", details={})))
+            reply(
+                pack(
+                    JoinRefusal(
+                        build="x",
+                        code="later.code",
+                        message="no\x1b[2J",
+                        details={"a": "b\x1b[2J", "n": 1},
+                    )
+                )
+            )
 
         door.on_guest(answer)
         with pytest.raises(ClusterError) as caught:
@@ -81,6 +90,7 @@ def test_nothing_is_said_about_a_guest_before_the_member_has_proven_the_code() -
         assert caught.value.code == "cluster.join_refused"
         assert caught.value.details["code"] == "later.code"
         assert "\x1b" not in caught.value.message
+        assert (caught.value.details["a"], caught.value.details["n"]) == ("b [2J", 1)
 
     play(story, seeds=1)
     for payload in heard:
