@@ -36,19 +36,6 @@ class Cancels(Protocol):
 
 
 @final
-class NobodyElse:
-    """Implements `Cancels` for a node without peers."""
-
-    def add_here(self, cancel_here: CancelHere) -> None:
-        """Nobody asks."""
-
-    async def cancel_elsewhere(self, command_id: CommandId) -> bool:
-        """Nobody can be asked."""
-        del command_id
-        return False
-
-
-@final
 class ClusterCancels:
     """Implements `Cancels`; answers the cancels of other nodes too.
 

@@ -8,7 +8,7 @@ from protocol.clock import Clock
 from protocol.ids import NodeId
 from protocol.nodes import Role
 from skulkd.api.body_budget import MAX_HELD_BYTES
-from skulkd.api.cancels import Cancels, NobodyElse
+from skulkd.api.cancels import Cancels
 from skulkd.api.ports import (
     ClusterControl,
     HealthView,
@@ -59,12 +59,12 @@ class ApiDependencies:
     cluster: ClusterControl
     logs: NodeLogs
     peers: PeerApi
+    cancels: Cancels
     random: random.Random
     """Chooses between instances; seeded by the caller."""
     allowed_hosts: tuple[str, ...] = ()
     max_concurrent_requests: int = 1024
     """Inference requests open at a time; control requests have 128 places of their own."""
     max_held_body_bytes: int = MAX_HELD_BYTES
-    cancels: Cancels = field(default_factory=NobodyElse)
     facts_wait_s: float = 15.0
     stream_limits: StreamLimits = field(default_factory=StreamLimits)

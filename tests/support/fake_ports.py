@@ -48,7 +48,7 @@ from protocol.placements import (
 from protocol.readings import Readings
 from protocol.state import ClusterState
 from protocol.tasks import ChatTask
-from skulkd.api.cancels import Cancels, NobodyElse
+from skulkd.api.cancels import CancelHere, Cancels
 from skulkd.api.dependencies import ApiDependencies, NodeFace
 from skulkd.api.ports import CatalogModel
 from skulkd.api.sse import StreamLimits
@@ -425,6 +425,19 @@ class FakeListeners:
 FACE: Final = NodeFace(
     node_id=NODE, name="alpha", hostname="alpha.lan", boot_id="boot1", version="0.1.0"
 )
+
+
+@final
+class NobodyElse:
+    """Implements `Cancels` for a node without peers."""
+
+    def add_here(self, cancel_here: CancelHere) -> None:
+        """Nobody asks."""
+
+    async def cancel_elsewhere(self, command_id: CommandId) -> bool:
+        """Nobody can be asked."""
+        del command_id
+        return False
 
 
 @final
