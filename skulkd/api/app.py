@@ -65,7 +65,7 @@ class ApiApp:
         self._n_heavy = 0
         self._n_light = 0
         self._is_stopping = False
-        self.peers = PeerApiServer(self._table, self._answer_peer, self._bodies)
+        self.peers = PeerApiServer(self._table, self._answer_peer, self._bodies, deps.state)
         """Answers what other nodes hand on for clients of theirs."""
 
     @property

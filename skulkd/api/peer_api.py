@@ -27,6 +27,7 @@ from skulkd.api.http import (
 )
 from skulkd.api.interrupt import stopping
 from skulkd.api.routes import RouteSpec, RouteTable
+from skulkd.eventlog.gateway import StateView
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +61,11 @@ class PeerApiServer:
         table: The routes.
         run: Runs a handler.
         bodies: Counts what is held.
+        state: Names who was removed.
     """
 
-    def __init__(self, table: RouteTable, run: Run, bodies: BodyBudget) -> None:
+    def __init__(self, table: RouteTable, run: Run, bodies: BodyBudget, state: StateView) -> None:
+        self._state = state
         self._table = table
         self._run = run
         self._bodies = bodies
@@ -81,6 +84,7 @@ class PeerApiServer:
         request.command_id = call.command_id
         request.principal = Principal(name=f"node {asker}", scope="admin")
         try:
+            self._refuse_removed(asker)
             reply = await self._reply(request)
         except SkulkError as error:
             reply = error_reply(error, dialect="control", command_id=request.command_id)
@@ -90,6 +94,16 @@ class PeerApiServer:
         finally:
             share.release()
         return _answer(reply, request)
+
+    def _refuse_removed(self, asker: NodeId) -> None:
+        """Refuse who is out: it stays connected for the moment that it takes to hear so."""
+        if asker in self._state.state.removed:
+            raise RequestError(
+                "request.forbidden",
+                f"{asker} was removed from this cluster",
+                remediation="To have it back, make a new invitation on a member (`skulk cluster "
+                "invite`) and join by it.",
+            )
 
     async def _reply(self, request: Request) -> Reply:
         if self.is_stopping:

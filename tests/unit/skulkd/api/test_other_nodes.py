@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from pydantic import ValidationError
 
 from protocol.cluster_api import ClusterStorage
 from protocol.control_api import (
@@ -16,6 +17,7 @@ from protocol.control_api import (
 from protocol.errors import ClusterError
 from protocol.peer_messages import ApiAnswer, CallApi
 from protocol.readings import Readings, TransferReading
+from protocol.state import RemovedMember
 from skulkd.api.app import create_app
 from skulkd.runtime.tasks import Tasks
 from tests.support.api_harness import Api, request_bytes, with_api
@@ -238,6 +240,22 @@ def test_wrong_requests_of_a_node_are_answered_like_anybodys(
     method: str, path: str, status: int
 ) -> None:
     assert call(TwoNodes(), method, path, body=b"[").status == status
+
+
+def test_a_node_that_was_removed_has_nothing_done_for_it_while_it_is_still_connected() -> None:
+    nodes = TwoNodes()
+    gone = RemovedMember(node_id=NODE, public_key="aa" * 32, name="alpha", at_ms=0)
+    nodes.beta.state.state = nodes.state.model_copy(update={"removed": {NODE: gone}})
+    answer = call(nodes, "POST", "/v1/cluster/invite", body=b"{}")
+    assert answer.status == 403
+    assert b"was removed" in answer.body
+
+
+def test_what_a_node_says_of_its_answer_cannot_break_the_headers_of_ours() -> None:
+    for content_type in ("text/plain\r\nset-cookie: a=b", "", " text/plain", "text/\u2603"):
+        with pytest.raises(ValidationError):
+            ApiAnswer(status=200, content_type=content_type)
+    assert ApiAnswer(status=200, content_type="text/plain; charset=utf-8").body == b""
 
 
 def test_a_log_is_not_followed_for_another_node() -> None:
