@@ -26,6 +26,7 @@ class Divergence:
     """How many events of this node go."""
     is_of_states: bool
     """The logs agree, and what they led to does not."""
+    message: str
 
 
 @final
@@ -45,27 +46,32 @@ class DivergenceReport:
     def logs_differ(self, *, term: int, seq: int, n_discarded: int) -> None:
         """Report that the logs differ behind `seq`."""
         self._report(
-            f"this node's log and its master's differ behind seq {seq}; {n_discarded} events of "
-            "this node are given up",
             Divergence(
                 at_ms=self._clock.wall_ms(),
                 term=term,
                 seq=seq,
                 n_discarded=n_discarded,
                 is_of_states=False,
-            ),
+                message=f"this node's log and its master's differ behind seq {seq}; {n_discarded} "
+                "events of this node are given up",
+            )
         )
 
     def states_differ(self, *, term: int, seq: int, own: bytes, masters: bytes) -> None:
         """Report that the same events led to another state here: a bug, or a bad memory chip."""
         self._report(
-            f"the states after seq {seq} differ: {own.hex()} here, {masters.hex()} on the master",
             Divergence(
-                at_ms=self._clock.wall_ms(), term=term, seq=seq, n_discarded=0, is_of_states=True
-            ),
+                at_ms=self._clock.wall_ms(),
+                term=term,
+                seq=seq,
+                n_discarded=0,
+                is_of_states=True,
+                message=f"the states after seq {seq} differ: {own.hex()} here, {masters.hex()} on "
+                "the master",
+            )
         )
 
-    def _report(self, message: str, found: Divergence) -> None:
+    def _report(self, found: Divergence) -> None:
         self.n_seen += 1
         self.last = found
-        _log.error("%s; this node begins anew from the master's snapshot", message)
+        _log.error("%s; this node begins anew from the master's snapshot", found.message)
