@@ -7,6 +7,7 @@ command that admits a member. What a guest is told when it does not is an error 
 """
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -46,6 +47,9 @@ GUARD_S: Final = 1.0
 """How often it is looked whether an open code was guessed at."""
 MAX_PROVEN: Final = 16
 """Guests that have proven one code and not asked yet."""
+
+MAX_SAID: Final = 20
+"""Payloads of guests of one host that are heard in a second; a guest that joins says two."""
 
 Admit = Callable[[JoinRequest, TokenId], Awaitable[Welcome]]
 """Makes the guest a member; raises a SkulkError that the guest is to be told. A member that asks
@@ -109,6 +113,11 @@ class JoinHost:
         self._codes: dict[TokenId, _OpenCode] = {}
         self._n_admissions = 0
         self._is_guarding = False
+        self._n_said: Counter[str] = Counter()
+        """What guests of each host have said in this second."""
+        self._said_since_s = float("-inf")
+        self.n_unheard = 0
+        """Payloads of guests that said too much at once."""
         door.on_guest(self._on_guest)
 
     def set_tokens(self, tokens: Mapping[TokenId, JoinToken]) -> None:
@@ -158,10 +167,22 @@ class JoinHost:
     # ---- What guests say ----
 
     def _on_guest(self, name: str, host: str, payload: bytes, reply: GuestReply) -> None:
+        if not self._may_say(host):
+            self.n_unheard += 1
+            return
         try:
             self._hear(TokenId(name), host, payload, reply)
         except SkulkError as error:
             self._refuse(error, host, reply)
+
+    def _may_say(self, host: str) -> bool:
+        """Say whether a host's guests are heard: they share a port with heartbeats."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._said_since_s >= 1.0:
+            self._said_since_s = now_s
+            self._n_said.clear()
+        self._n_said[host] += 1
+        return self._n_said[host] <= MAX_SAID
 
     def _hear(self, token_id: TokenId, host: str, payload: bytes, reply: GuestReply) -> None:
         message = read_guest(payload)

@@ -12,7 +12,7 @@ from protocol.joining import JoinRefusal
 from skulkd.cluster import join_guest
 from skulkd.cluster.addresses import PeerAddress
 from skulkd.cluster.curve_keys import key_pair_of
-from skulkd.cluster.join_host import ADMIT_S, MAX_ADMISSIONS
+from skulkd.cluster.join_host import ADMIT_S, MAX_ADMISSIONS, MAX_SAID
 from skulkd.runtime.tasks import sleep
 from tests.support.joins import (
     EPOCH_MS,
@@ -289,6 +289,23 @@ def test_nobody_has_a_member_dial_about_by_an_invitation_that_is_over(over: dict
 
     play(story, seeds=1)
     assert dialled == []
+
+
+def test_a_guest_that_says_too_much_at_once_is_not_heard_for_the_rest_of_the_second() -> None:
+    async def story(stage: Stage) -> None:
+        member = stage.member(1)
+        guest = key_pair_of(member.token().secret)
+        asked = [
+            asyncio.ensure_future(stage.ask(member, guest, b"\xc0")) for _ in range(MAX_SAID + 5)
+        ]
+        done, pending = await asyncio.wait(asked, timeout=1.0)
+        assert (len(done), len(pending), member.host.n_unheard) == (MAX_SAID, 5, 5)
+        for one in pending:
+            one.cancel()
+        await asyncio.wait(pending)
+        assert isinstance(await stage.ask(member, guest, b"\xc0"), JoinRefusal)
+
+    play(story, seeds=1)
 
 
 def test_builds_that_cannot_understand_each_other_name_both(
