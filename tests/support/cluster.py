@@ -66,14 +66,20 @@ class Cluster:
             The master's node id.
         """
         chosen = tuple(nodes or self.nodes)
-        wait_until(
-            lambda: agreed_master(chosen) is not None,
-            timeout_s=timeout_s,
-            what=f"{len(chosen)} nodes agree on a master; they say\n{describe(chosen)}",
-        )
-        master = agreed_master(chosen)
-        assert master is not None
-        return master
+        found: list[str] = []
+
+        def is_agreed() -> bool:
+            master = agreed_master(chosen)
+            if master is not None:
+                found.append(master)
+            return master is not None
+
+        try:
+            wait_until(is_agreed, timeout_s=timeout_s, what=f"{len(chosen)} nodes agree")
+        except AssertionError as error:
+            message = f"{error}; they say\n{describe(chosen)}"
+            raise AssertionError(message) from None
+        return found[0]
 
     def by_id(self, node_id: str) -> Daemon:
         """Find the daemon with an id."""
@@ -115,15 +121,23 @@ def invite(node: Daemon, *, uses: int = 1, **fields: object) -> str:
 
 
 def join(node: Daemon, token: str, **fields: object) -> None:
-    """Have a node join by a token, and wait until it answers as a member."""
+    """Have a node join by a token, and wait until it has started anew and answers as a member."""
+    before = _boot_of(node)
     answer = node.http.post("/v1/cluster/join", json={"token": token, **fields})
     assert answer.is_success, answer.text
     joined = answer.json()["cluster_id"]
     wait_until(
-        lambda: _is_member_of(node, joined),
+        lambda: _boot_of(node) not in {before, ""} and _is_member_of(node, joined),
         timeout_s=FORM_TIMEOUT_S,
         what=f"{node.root.name} is a member of {joined}",
     )
+
+
+def _boot_of(node: Daemon) -> str:
+    """Tell one life of a node from the next; empty while it does not answer."""
+    with contextlib.suppress(httpx.TransportError):
+        return str(node.http.get("/state").json()["bootId"])
+    return ""
 
 
 def _is_member_of(node: Daemon, cluster_id: str) -> bool:
