@@ -25,7 +25,7 @@ from skulkd.runtime.tasks import sleep
 PER_TURN: Final = 256
 TURN_S: Final = 0.002
 """What one port may take of the loop before others have their turn."""
-REST_S: Final[Mapping[Port, float]] = {"election": 0.02, "cluster": 0.0, "bulk": 0.0}
+REST_S: Final[Mapping[Port, float]] = {"election": 0.05, "cluster": 0.0, "bulk": 0.0}
 """A hundred nodes' heartbeats come singly, two hundred a second, and a wake-up costs more than a
 heartbeat. An election among so many may take some rests longer."""
 _REBIND_S: Final = 0.01

@@ -98,6 +98,8 @@ class Mastership:
         self._inbox: deque[Input] = deque()
         self._n_dropped = 0
         self._n_undecodable = 0
+        self._said: dict[NodeId, tuple[bytes, Heartbeat]] = {}
+        """The last heartbeat of each node: most repeat it, and need not be decoded again."""
         self._wake = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
         self._told: _Seen | None = None
@@ -270,6 +272,10 @@ class Mastership:
     # ---- Input ----
 
     def _on_receive(self, sender: NodeId, payload: bytes) -> None:
+        said = self._said.get(sender)
+        if said is not None and said[0] == payload:
+            self._take(Heard(sender=sender, message=said[1]))
+            return
         try:
             message = unpack_election(payload)
         except ProtocolError as error:
@@ -281,6 +287,8 @@ class Mastership:
                 error.message,
             )
             return
+        if isinstance(message, Heartbeat):
+            self._said[sender] = payload, message
         self._take(Heard(sender=sender, message=message))
 
     def _on_link(self, peer: NodeId, state: LinkState) -> None:
@@ -475,7 +483,11 @@ class Mastership:
 
     def _tell(self) -> None:
         members = self._ports.log.appended.members
-        alive = tuple(node_id for node_id in members if self.is_alive(node_id))
+        for gone in self._said.keys() - members.keys():
+            del self._said[gone]
+        now = self._now()
+        suspicion_s = self._machine.sight.suspicion_s(now=now)
+        alive = self._machine.peers.alive_of(members, suspicion_s=suspicion_s, now=now)
         seen = (self.term, self.is_master, alive)
         if seen != self._told:
             if seen[0] is not None and seen[0] != self._last_term:

@@ -17,6 +17,7 @@ from protocol.commands import (
 )
 from protocol.errors import SkulkError
 from protocol.ids import NodeId
+from protocol.state import ClusterState
 from skulkd.cluster.mastership_ports import MastershipPorts
 from skulkd.core.election import ElectionMachine
 from skulkd.core.membership import (
@@ -79,7 +80,7 @@ class MemberReports:
         return actions + master_actions(
             state,
             self._me,
-            self._looks(now),
+            {} if self._is_all_well(state, now) else self._looks(now),
             number=term.number,
             is_lagging=self._machine.sight.is_lagging(now=now),
             now_ms=self._ports.clock.wall_ms(),
@@ -119,6 +120,12 @@ class MemberReports:
                 return self._ports.own_entry(command_id)
             case _:
                 assert_never(action)
+
+    def _is_all_well(self, state: ClusterState, now: float) -> bool:
+        """Say whether nothing can follow from looks: all are heard, and the term is settled."""
+        suspicion_s = self._machine.sight.suspicion_s(now=now)
+        alive = self._machine.peers.alive_of(state.members, suspicion_s=suspicion_s, now=now)
+        return len(alive) == len(state.members) and not state.is_minority_term
 
     def _looks(self, now: float) -> Mapping[NodeId, MemberLook]:
         sight, peers = self._machine.sight, self._machine.peers

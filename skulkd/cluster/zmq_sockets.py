@@ -30,6 +30,8 @@ BACKLOG: Final = 512
 MAX_SOCKETS: Final = 8192
 """In one context. A peer costs three: the outbox, its monitor, and the monitor's other end."""
 WANTED_DESCRIPTORS: Final = 65536
+RESTS_AFTER: Final = 8
+"""Turns of a reader: more than an election among a few nodes takes."""
 CURVE_BYTES: Final = 64
 """What encryption adds to a frame, at most: the command's name, flags, nonce and seal. ZeroMQ
 measures a frame before it has decrypted it."""
@@ -166,8 +168,8 @@ class SocketReader:
     Args:
         socket: Whose descriptor is watched; used on the loop's thread alone.
         drain: Reads, without waiting, as much as may be read in one turn.
-        rest_s: Between two turns that are no backlog: what comes closer together is read together.
-            What comes after a longer silence is read at once.
+        rest_s: Between two turns, once several in a row came within twice that time: what comes
+            fast for long is read together, and a few frames are read at once.
     """
 
     def __init__(self, socket: Socket, drain: Callable[[], None], *, rest_s: float = 0.0) -> None:
@@ -178,6 +180,8 @@ class SocketReader:
         self._fd = descriptor(socket)
         self._is_closed = False
         self._drained_s = float("-inf")
+        self._n_fast = 0
+        """Turns in a row that came soon after the one before."""
         self._resting: asyncio.TimerHandle | None = None
         self._loop.add_reader(self._fd, self._turn)
         self._loop.call_soon(self._turn)
@@ -209,9 +213,9 @@ class SocketReader:
     def _rest(self) -> None:
         """Look away for a while, if frames come fast: a wake-up costs more than a frame."""
         now_s = self._loop.time()
-        is_busy = now_s - self._drained_s < 2 * self._rest_s
+        self._n_fast = self._n_fast + 1 if now_s - self._drained_s < 2 * self._rest_s else 0
         self._drained_s = now_s
-        if is_busy:
+        if self._n_fast >= RESTS_AFTER:
             self._loop.remove_reader(self._fd)
             self._resting = self._loop.call_later(self._rest_s, self._wake)
 

@@ -125,6 +125,13 @@ class Peers:
             return False
         return now - peer.counted_s <= suspicion_s
 
+    def alive_of(
+        self, nodes: Iterable[NodeId], *, suspicion_s: float, now: float
+    ) -> tuple[NodeId, ...]:
+        """Pick out, in their order, those that `is_alive` says are."""
+        is_alive = self.is_alive
+        return tuple(node for node in nodes if is_alive(node, suspicion_s=suspicion_s, now=now))
+
     def hears_us(self, node_id: NodeId) -> bool:
         """Say whether a node's last message shows that it hears this one."""
         peer = self._peers.get(node_id)

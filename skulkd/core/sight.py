@@ -90,12 +90,14 @@ class Sight:
 
     def alive(self, *, now: float) -> frozenset[NodeId]:
         """Name the other voters that are alive."""
-        return frozenset(voter for voter in self.others() if self.is_alive(voter, now=now))
+        suspicion_s = self.suspicion_s(now=now)
+        return frozenset(self.peers.alive_of(self.others(), suspicion_s=suspicion_s, now=now))
 
     def unheard(self, *, now: float) -> tuple[NodeId, ...]:
         """Name the members that are not heard, sorted."""
-        others = self.log.members - {self._me}
-        return tuple(sorted(peer for peer in others if not self.is_alive(peer, now=now)))
+        members, suspicion_s = self.log.members, self.suspicion_s(now=now)
+        alive = self.peers.alive_of(members, suspicion_s=suspicion_s, now=now)
+        return tuple(sorted(members - {self._me, *alive}))
 
     def has_majority(self, *, now: float) -> bool:
         """Say whether more than half of the voters are near, this node included."""

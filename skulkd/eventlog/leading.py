@@ -167,6 +167,9 @@ class LeadingTerm:
         if self._has_ended or not self._masters.is_master:
             return
         tail = self._tail
+        if tail.commit_seq == tail.seq:
+            self._waits_since_s = None
+            return
         own, others = self._own_copy(), self._other_copies()
         policy = tail.appended.settings.policy
         if tail.commit(committed_seq(policy, own, others, first_seq=self._first_seq)):
