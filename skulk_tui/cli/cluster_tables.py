@@ -46,7 +46,8 @@ def cluster_pairs(cluster: ClusterRecord) -> list[tuple[str, str]]:
         pairs += [("not bound", "; ".join(cluster.missing))]
     divergence = cluster.divergence
     if divergence is not None:
-        what = f"{divergence.discarded} events after seq {divergence.seq} were discarded"
+        counted = f"{divergence.discarded} events after seq {divergence.seq} were discarded"
+        what = one_line(divergence.message) or counted
         pairs += [("log replaced", f"{what}, {divergence.at or UNKNOWN}")]
     return pairs
 

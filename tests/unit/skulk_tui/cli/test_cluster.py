@@ -100,6 +100,14 @@ def test_what_an_operator_should_look_at_is_in_the_status(node: FakeNode) -> Non
         assert text in out
 
 
+def test_a_divergence_is_told_in_the_words_of_the_node(node: FakeNode) -> None:
+    split = DivergenceView(at_ms=NOW_MS, term=2, seq=40, discarded=0, message="states differ")
+    node.on("GET", "/v1/cluster", a_cluster(divergence=split))
+    out = skulk("cluster", "status", node=node.url).out
+    assert "states differ" in out
+    assert "discarded" not in out
+
+
 def test_no_strangers_is_no_failure(node: FakeNode) -> None:
     node.on("GET", "/v1/cluster", a_cluster(strangers=()))
     ran = skulk("cluster", "strangers", node=node.url)
