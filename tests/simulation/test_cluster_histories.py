@@ -24,7 +24,7 @@ from tests.support.simulated_cluster_story import (
 )
 from tests.support.simulated_story import Crash, Place, written
 
-N_SEEDS = int(os.environ.get("SKULK_SIMULATE_SEEDS", "60"))
+N_SEEDS = int(os.environ.get("SKULK_SIMULATE_SEEDS", "300"))
 SEED_START = int(os.environ.get("SKULK_SIMULATE_SEED_START", "0"))
 """Both as `make simulate` says them."""
 CHUNK = 10
