@@ -185,9 +185,9 @@ class Invitation(ControlModel):
 
     token_id: TokenIdField
     kind: InvitationKind
-    token: str | None = None
+    token: Annotated[str | None, Field(repr=False)] = None
     """What `skulk cluster join` takes; None with a code."""
-    code: str | None = None
+    code: Annotated[str | None, Field(repr=False)] = None
     """Six words; None with a token."""
     uses: int
     expires_at_ms: int
@@ -222,8 +222,12 @@ class TokenList(ControlModel):
 class JoinBody(ControlModel):
     """`POST /v1/cluster/join`: by exactly one of `token` and `code`."""
 
-    token: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
-    code: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    token: Annotated[
+        Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None, Field(repr=False)
+    ] = None
+    code: Annotated[
+        Annotated[str, StringConstraints(min_length=1, max_length=200)] | None, Field(repr=False)
+    ] = None
     peers: Annotated[
         tuple[Annotated[str, StringConstraints(min_length=1, max_length=400)], ...],
         Field(max_length=32),

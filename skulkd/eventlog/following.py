@@ -301,7 +301,8 @@ class FollowingTerm:
             commit_seq=answer.commit_seq,
             records=answer.records,
         )
-        if not self._take(batch) or (answer.records and tail.seq == before):
+        is_owed = bool(answer.records) or before < answer.head_seq
+        if not self._take(batch) or (is_owed and tail.seq == before):
             raise _bad_record(before + 1, "the range that the master sent cannot be taken")
         return tail.seq >= answer.head_seq
 

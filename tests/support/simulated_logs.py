@@ -118,12 +118,12 @@ class LogNode:
             limits=world.journal_limits,
         )
         self.transport = world.network.attach(self.node_id)
-        calls = ControlCalls(self.transport, rng=world.chance, tasks=self.tasks)
+        self.calls = ControlCalls(self.transport, rng=world.chance, tasks=self.tasks)
         self.log = ClusterLog(
             self.durable_log,
             appended,
             transport=self.transport,
-            calls=calls,
+            calls=self.calls,
             readings=Readings,
             clock=world.clock,
             tasks=self.tasks,
@@ -135,7 +135,7 @@ class LogNode:
             node_id=self.node_id,
             log=self.log,
             masters=self.masters,
-            calls=calls,
+            calls=self.calls,
             limits=world.gateway_limits,
             random_bytes=world.chance.randbytes,
         )

@@ -6,6 +6,7 @@ from protocol.cluster_api import (
     ClusterDocument,
     HandoverDone,
     Invitation,
+    JoinBody,
     Joined,
     NodesDocument,
     TokenList,
@@ -13,7 +14,7 @@ from protocol.cluster_api import (
 from protocol.commands import ChangeSettings, RemoveMember, RevokeJoinToken
 from protocol.control_api import StateDocument, read_answer
 from protocol.errors import ClusterError
-from protocol.ids import TokenId
+from protocol.ids import ClusterId, TokenId
 from protocol.state import JoinToken
 from skulkd.cluster.guests import join_failed
 from tests.support.api_harness import Api, with_api
@@ -162,6 +163,21 @@ def test_joining_without_exactly_one_invitation_is_refused(body: dict[str, objec
         assert api.daemon.cluster.joined == []
 
     with_api(story)
+
+
+def test_no_invitation_shows_its_secret_where_it_is_shown_as_a_whole() -> None:
+    made = Invitation(
+        token_id=TokenId("join-aaaaaaaa"),
+        kind="token",
+        token="word",
+        code="word",
+        uses=1,
+        expires_at_ms=1,
+        cluster_id=ClusterId("k" + "a" * 16),
+        inviter=NODE,
+    )
+    for shown in (made, JoinBody(token="word"), JoinBody(code="word")):
+        assert "word" not in f"{shown} {shown!r}"
 
 
 def test_a_failed_join_says_direction_port_and_the_firewalls_line() -> None:

@@ -1,7 +1,8 @@
 import asyncio
 import errno
 
-from protocol.peer_messages import TermPair
+from protocol.ids import NodeId
+from protocol.peer_messages import EventRange, FetchEvents, TermPair
 from skulkd.cluster.simulated import NetworkFaults
 from skulkd.core.apply import state_hash
 from tests.support.builders import a_node_id, an_added_card
@@ -75,6 +76,30 @@ def test_a_snapshot_is_shown_only_once_it_is_committed() -> None:
         await world.settle()
         assert cards(second) == {"test/card-1", "test/card-2"}
         assert second.resets == [second.state.seq]
+
+    with_world(story)
+
+
+def test_a_master_that_owes_events_and_sends_none_is_not_asked_without_pause() -> None:
+    asked: list[int] = []
+
+    async def nothing(sender: NodeId, request: FetchEvents) -> EventRange:
+        del sender
+        asked.append(request.after_seq)
+        head_seq = request.after_seq + 9
+        return EventRange(outcome="events", number=request.number, head_seq=head_seq)
+
+    async def story(world: LogWorld) -> None:
+        first = await world.found(2)
+        first.calls.serve(FetchEvents, nothing)
+        world.network.faults = NetworkFaults(loss_ratio=0.7)
+        submitted = asyncio.ensure_future(add(first, *range(1, 30)))
+        while not asked:
+            await asyncio.sleep(0.1)
+        world.network.faults = NetworkFaults()
+        await asyncio.sleep(20)
+        submitted.cancel()
+        assert 1 < len(asked) < 60
 
     with_world(story)
 
