@@ -59,7 +59,7 @@ test: check
 	$(BIN)/pytest -q $(SLOW)
 
 simulate: $(INSTALLED)
-	SKULK_SIMULATE_SEEDS=$(or $(SEEDS),1000) SKULK_SIMULATE_SEED_START=$(or $(SEED_START),1000) \
+	SKULK_TEST_SEEDS=$(or $(SEEDS),1000) SKULK_TEST_SEED_START=$(or $(SEED_START),1000) \
 		$(BIN)/pytest -q tests/simulation/test_cluster_histories.py -k keeps_its_promises
 
 # Whoever is not root becomes it in a user namespace; what is mounted goes with the namespace.

@@ -24,8 +24,8 @@ from tests.support.simulated_cluster_story import (
 )
 from tests.support.simulated_story import Crash, Place, written
 
-N_SEEDS = int(os.environ.get("SKULK_SIMULATE_SEEDS", "300"))
-SEED_START = int(os.environ.get("SKULK_SIMULATE_SEED_START", "0"))
+N_SEEDS = int(os.environ.get("SKULK_TEST_SEEDS", "300"))
+SEED_START = int(os.environ.get("SKULK_TEST_SEED_START", "0"))
 """Both as `make simulate` says them."""
 CHUNK = 10
 LIMIT_S = 10_000.0
