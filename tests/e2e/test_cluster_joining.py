@@ -191,7 +191,7 @@ def test_a_node_joins_by_six_words_and_the_named_peer(inviter: Daemon, guest: Da
     wait_together(inviter, guest)
 
 
-def test_a_code_tried_wrongly_five_times_serves_nobody_any_more(
+def test_wrong_codes_cost_no_try_and_the_right_one_serves_one_guest(
     make_node: MakeNode, inviter: Daemon, guest: Daemon
 ) -> None:
     """A guest with a wrong code is no guest at all: its key is unknown, and costs no try."""
