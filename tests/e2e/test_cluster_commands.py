@@ -139,18 +139,26 @@ def test_a_node_that_is_killed_is_lost_and_never_shown_as_alive_again(
     )
 
 
-def test_a_removed_node_is_a_stranger_from_then_on(alpha: Daemon, beta: Daemon) -> None:
+def test_a_removed_node_is_no_member_any_more_and_goes_on_alone(
+    alpha: Daemon, beta: Daemon
+) -> None:
     joined(alpha, beta)
     dry = alpha.skulk("cluster", "remove", "beta", "--dry-run")
     assert "would be removed" in dry.stdout
     assert liveness(alpha) == {"alpha": "alive", "beta": "alive"}
     assert alpha.skulk("cluster", "remove", "beta", "--yes").returncode == 0
     assert liveness(alpha) == {"alpha": "alive"}
-    wait_until(
-        lambda: any("removed" in one["reason"] for one in items(alpha, "cluster", "strangers")),
-        timeout_s=10,
-        what="beta is refused",
-    )
+    former = items(alpha, "cluster", "status")[0]["cluster_id"]
+
+    def is_alone() -> bool:
+        ran = beta.skulk("cluster", "status", "--json")
+        if ran.returncode != 0:
+            return False  # its rooms are starting anew
+        (status,) = json.loads(ran.stdout)["items"]
+        return status["cluster_id"] != former and not status["is_open"]
+
+    wait_until(is_alone, timeout_s=30, what="beta is a closed cluster of one")
+    assert liveness(beta) == {"beta": "alive"}
 
 
 def test_a_join_that_fails_says_how_far_it_came_and_changes_nothing(
