@@ -1,10 +1,11 @@
 """Many peers in one process: to the daemon that is measured they are the rest of its cluster.
 
 `python -m bench.fake_peers` reads lines of JSON: `{"token": …, "count": N}` lets N more of them
-join by that token, and is answered with a line once all of them are members; the end of standard
-input ends them. Each has a key, ports, CURVE connections both ways, heartbeats, hellos and readings
-of its own, as a node has; none of them has a log, a worker or an API. They vote for whoever asks,
-follow whoever claims to be master, and say that they have journalled whatever they are sent.
+join by that token, and is answered with a line once all of them are members; `{}` has all say again
+that they are there; the end of standard input ends them. Each has a key, ports, CURVE connections
+both ways, heartbeats, hellos and readings of its own, as a node has; none of them has a log, a
+worker or an API. They vote for whoever asks, follow whoever claims to be master, and say that they
+have journalled whatever they are sent.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import logging
 import os
 import random
 import sys
+from collections.abc import Coroutine
 from typing import Any, Final, final
 
 from protocol.commands import AdmitMember, Command, ReportFacts
@@ -124,7 +126,7 @@ class _FakePeer:
                 await asyncio.sleep(_POLL_S)
         self._tasks.start(self._beat(), name=f"heartbeats of {name}")
         self._tasks.start(self._tell_readings(), name=f"readings of {name}")
-        await self._renew()
+        await self.renew()
         await self._submit(
             ReportFacts(
                 command_id=command_id_of(node_id, os.urandom(20)),
@@ -138,7 +140,7 @@ class _FakePeer:
         """Hang up."""
         await self._transport.close()
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
         """Say that it is there, as a node does after its arrival and after its loss."""
         node_id = self._transport.node_id
         await self._submit(
@@ -216,7 +218,7 @@ class _FakePeer:
     def _on_events(self, sender: NodeId, payload: bytes) -> None:
         batch = unpack_events(payload)
         if any(self._is_own_loss(body) for body in batch.records):
-            self._tasks.start(self._renew(), name="return", essential=False)
+            self._tasks.start(self.renew(), name="return", essential=False)
         if batch.records:
             said = Journalled(batch.number, batch.prev_seq + len(batch.records))
             self._transport.send(sender, "control", pack_frame(said))
@@ -228,16 +230,19 @@ async def _main() -> None:
     peers: list[_FakePeer] = []
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         asked: dict[str, Any] = json.loads(line)
+        room = asyncio.Semaphore(_JOINING)
+
+        async def one_of_few(what: Coroutine[None, None, None], room: asyncio.Semaphore) -> None:
+            async with room:
+                await what
+
+        if "token" not in asked:
+            await asyncio.gather(*(one_of_few(peer.renew(), room) for peer in peers))
+            continue
         token = read_token(asked["token"])
         begun = len(peers)
         peers += [_FakePeer(begun + n, token, tasks, clock) for n in range(asked["count"])]
-        room = asyncio.Semaphore(_JOINING)
-
-        async def join(peer: _FakePeer, room: asyncio.Semaphore) -> None:
-            async with room:
-                await peer.join()
-
-        await asyncio.gather(*(join(peer, room) for peer in peers[begun:]))
+        await asyncio.gather(*(one_of_few(peer.join(), room) for peer in peers[begun:]))
         sys.stdout.write(json.dumps({"count": len(peers)}) + "\n")
         sys.stdout.flush()
     await tasks.close(1)
