@@ -9,8 +9,9 @@ from protocol.errors import SkulkError
 from protocol.instances import Instance
 from protocol.nodes import Role
 from skulkd.api.app import ApiApp
-from tests.support.simulated_node import SimulatedNode, SimulatedWorld
+from tests.support.simulated_node import SimulatedNode
 from tests.support.simulated_story import Crash, DiskTrouble
+from tests.support.simulated_world import SimulatedWorld
 
 UNWANTED_S: Final = 15.0
 """How long a process may outlive the wish for it: SIGTERM, SIGKILL, and a kernel that waits."""

@@ -27,7 +27,7 @@ from tests.support.simulated_cluster_story import (
     Sleep,
 )
 from tests.support.simulated_history import HistoryError
-from tests.support.simulated_node import HOME, SimulatedNode, SimulatedWorld
+from tests.support.simulated_node import SimulatedNode
 from tests.support.simulated_people import People
 from tests.support.simulated_store import FAIR
 from tests.support.simulated_story import (
@@ -46,6 +46,7 @@ from tests.support.simulated_story import (
     Trouble,
     Turn,
 )
+from tests.support.simulated_world import HOME, SimulatedWorld
 
 FOUNDED_S: Final = 60.0
 SETTLED_S: Final = 240.0

@@ -8,7 +8,7 @@ from protocol.ids import InstanceId
 from skulkd.core.apply import state_hash
 from tests.support.builders import a_digest
 from tests.support.simulated_box import Box
-from tests.support.simulated_node import HOME, SimulatedNode, SimulatedWorld
+from tests.support.simulated_node import SimulatedNode
 from tests.support.simulated_people import People
 from tests.support.simulated_store import FAIR
 from tests.support.simulated_story import (
@@ -28,6 +28,7 @@ from tests.support.simulated_story import (
     Trouble,
     Turn,
 )
+from tests.support.simulated_world import HOME, SimulatedWorld
 
 ENDS_S: Final = 3.0
 """From a cancel, or the loss of the client, to the end of all work for it."""
