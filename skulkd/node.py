@@ -339,7 +339,7 @@ class Node:
                 if joining.is_pointless(token):
                     _log.info("this node is a member already; the invitation is not used")
                     return
-                await joining.join(wish)
+                await joining.join(wish, answer_s=0.0)
             except SkulkError as error:
                 _log.error(
                     "joining failed: %s", error.message,

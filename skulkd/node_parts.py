@@ -234,6 +234,7 @@ class NodeParts:
                 choices=self.choices,
                 make_guest=self._make_guest,
                 peers=operator_peers(self.settings),
+                retire=self.rooms.mastership.close,
                 restart=self.restart,
             )
         )

@@ -6,7 +6,7 @@ on the disk; what was there before is put aside by the next start of the rooms.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -56,6 +56,8 @@ class JoiningAccess:
     """Called once the door is open."""
     peers: tuple[PeerAddress, ...]
     """As the operator named them at the start."""
+    retire: Callable[[], Awaitable[None]]
+    """Takes no further part in the present cluster, until the rooms have begun anew."""
     restart: Callable[[], None]
     """Has the rooms end and begin anew."""
 
@@ -83,8 +85,12 @@ class NodeJoining:
         is_member = bool(state.members.keys() - {self._node.identity.node_id})
         return is_member or read_token(token).cluster_id == self._node.identity.cluster_id
 
-    async def join(self, wish: JoinBody) -> Joined:
+    async def join(self, wish: JoinBody, *, answer_s: float = ANSWER_S) -> Joined:
         """Become a member of another cluster; see `ClusterControl.join`.
+
+        Args:
+            wish: What is asked.
+            answer_s: How long the rooms go on, for the answer to leave.
 
         Raises:
             ClusterError: `cluster.token_invalid`, `cluster.token_expired`, `cluster.has_past`,
@@ -94,24 +100,42 @@ class NodeJoining:
         async with self._joining:
             if self._has_joined:
                 raise _starting_anew()
-            peers = (*map(parse_peer, wish.peers), *self._node.peers)
-            if wish.token is not None:
-                token = read_token(wish.token)
-                self._refuse(token, wish)
-                admission = await self._by_token(token, peers)
-            else:
-                code = read_code(wish.code or "", await run_blocking(code_words))
-                self._refuse(None, wish)
-                admission = await self._by_code(code, peers)
+            admission = await self._ask(wish)
             await self._keep(admission.welcome)
             self._has_joined = True
-        asyncio.get_running_loop().call_later(ANSWER_S, self._node.restart)
+        asyncio.get_running_loop().call_later(answer_s, self._node.restart)
         return Joined(
             cluster_id=admission.welcome.cluster_id,
             inviter=node_id_of(admission.host_key),
             address=admission.address,
             archived=f"{self._node.journal}.archive-*" if wish.discard else "",
         )
+
+    async def _ask(self, wish: JoinBody) -> Admission:
+        peers = (*map(parse_peer, wish.peers), *self._node.peers)
+        if wish.token is not None:
+            token = read_token(wish.token)
+            self._refuse(token, wish)
+            return await self._without_fellows(self._by_token(token, peers))
+        code = read_code(wish.code or "", await run_blocking(code_words))
+        self._refuse(None, wish)
+        return await self._without_fellows(self._by_code(code, peers))
+
+    async def _without_fellows(self, asking: Coroutine[None, None, Admission]) -> Admission:
+        """Ask as one who has no cluster any more.
+
+        It may be its own that admits this node again. What it promised and acknowledged there from
+        then on, its next start would have given up with the journal.
+        """
+        node = self._node
+        if node.state.state.members.keys() <= {node.identity.node_id}:
+            return await asking
+        await node.retire()
+        try:
+            return await asking
+        except BaseException:
+            node.restart()
+            raise
 
     def _refuse(self, token: OpenToken | None, wish: JoinBody) -> None:
         node, state = self._node, self._node.state.state

@@ -137,7 +137,7 @@ class ClusterGateway:
         state = self._log.appended
         if refusals.lacks_majority(state, self._masters):
             return refusals.no_quorum(state, self._masters)
-        if last is not None:
+        if last is not None and self._masters.term is not None:
             return last
         return refusals.no_master(self._masters.last_master)
 

@@ -517,6 +517,7 @@ class SimulatedNode:
                     dialler=world.network.guest_dialler(world.node_id), clock=world.clock
                 ),
                 peers=(),
+                retire=self.rooms.mastership.close,
                 restart=self._restart,
             )
         )

@@ -83,6 +83,20 @@ def test_a_master_that_hangs_is_left_for_the_next_one() -> None:
     with_world(story)
 
 
+def test_a_master_that_hung_and_is_no_more_is_told_as_no_master_and_not_as_a_timeout() -> None:
+    async def story(world: LogWorld) -> None:
+        await world.found(3)
+        third = world.node(3)
+        world.network.partition({a_node_id(1)}, {a_node_id(2), a_node_id(3)})
+        submitted = asyncio.ensure_future(third.submit(an_added_card(1)))
+        await asyncio.sleep(4)
+        world.rest(2)
+        world.rest(3)
+        assert await code_of(submitted) == "cluster.no_master"
+
+    with_world(story)
+
+
 def test_two_nodes_that_take_each_other_for_the_master_end_in_a_refusal() -> None:
     async def story(world: LogWorld) -> None:
         world.gateway_limits = GatewayLimits(master_wait_s=2.0)
