@@ -27,7 +27,8 @@ from tests.support.builders import a_card, a_command_id, a_node_id, an_admission
 from tests.support.simulated_logs import LogNode, LogWorld, agree
 
 N_SEEDS = 25
-SETTLED_S = 120.0
+SETTLED_S = 400.0
+"""A snapshot takes several questions, and each that is lost is waited for up to 20 s."""
 LONGEST_CALL_S = 25.0
 RARELY = 0.05
 """One who left comes back by itself, but until then there are fewer voters to fall out."""
