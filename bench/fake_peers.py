@@ -51,6 +51,7 @@ from skulkd.worker.readings import PERIOD_S
 from tests.support.builders import some_facts
 
 _HOST: Final = "127.0.0.1"
+_JOIN_PAUSE_S: Final = 0.5
 _JOINING: Final = 4
 """Joins at a time."""
 _TIMEOUT_S: Final = 60.0
@@ -118,6 +119,8 @@ class _FakePeer:
             name=name,
             addresses=(f"{_HOST}:{port}",),
         )
+        # A member hears so many guests of one host in a second, and all of these are of one.
+        await asyncio.sleep(_JOIN_PAUSE_S)
         guest = JoinGuest(dialler=ZmqGuestDialler(), clock=self._clock)
         await guest.join_by_token(self._token, request)
         self._transport.set_peers({self._daemon.node_id: self._daemon})
