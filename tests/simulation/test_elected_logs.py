@@ -6,34 +6,20 @@ that was ever shown is taken back, whatever is cut.
 """
 
 import asyncio
-import contextlib
-from dataclasses import dataclass, field
 
 import pytest
 
-from protocol.commands import AddCard, ChangeSettings, Command, RemoveCard
-from protocol.errors import SkulkError
-from protocol.events import SequencedEvent
-from protocol.ids import CommandId, ModelId, NodeId
-from protocol.state import ClusterSettings, ClusterState, Policy
+from protocol.commands import ChangeSettings
+from protocol.state import ClusterSettings, Policy
 from skulkd.cluster.simulated import NetworkFaults
-from skulkd.core.apply import repeated, state_hash
-from skulkd.core.invariants import violations
+from skulkd.core.apply import state_hash
 from skulkd.runtime.virtual_time import run_virtual
-from tests.support.builders import a_card, a_command_id, a_node_id
-from tests.support.elected_logs import ElectedNode, ElectedWorld
+from tests.support.builders import a_command_id, a_node_id
+from tests.support.elected_logs import ElectedWorld
+from tests.support.log_witness import LogWitness
 
 N_SEEDS = 6
 SETTLED_S = 120.0
-LONGEST_CALL_S = 25.0
-
-
-@dataclass
-class Told:
-    """What was said about a command."""
-
-    seqs: set[int] = field(default_factory=set[int])
-    is_on_member: bool = False
 
 
 class History:
@@ -50,14 +36,10 @@ class History:
         self.chance = self.world.chance
         self.policy: Policy = policy
         self.is_gentle = is_gentle
-        self.is_strict = policy == "quorum" or is_gentle
         self.n_nodes = self.chance.choice((3, 3, 4, 5))
-        self.told: dict[CommandId, Told] = {}
-        self.committed: dict[int, tuple[int, CommandId | None]] = {}
-        """What some replica has shown at a seq."""
-        self.shown: dict[NodeId, int] = {}
-        self.problems: list[str] = []
-        self.n_commands = 0
+        self.witness = LogWitness(
+            policy, is_gentle=is_gentle, chance=self.chance, clock=self.world.clock
+        )
 
     async def live(self) -> str:
         """Live it through; give what it came to."""
@@ -67,7 +49,7 @@ class History:
         await first.submit(ChangeSettings(command_id=a_command_id(8000), settings=settings))
         await world.settle(SETTLED_S)
         for node in world.nodes.values():
-            self.watch(node)
+            self.witness.watch(node)
         world.network.faults = NetworkFaults(
             min_delay_s=0.0002,
             max_delay_s=chance.choice((0.001, 0.02, 0.1)),
@@ -81,8 +63,9 @@ class History:
         for actor in actors:
             actor.cancel()
         await self.mend()
-        self.check()
-        state = next(iter(world.nodes.values())).state
+        nodes = list(world.nodes.values())
+        self.witness.check(nodes)
+        state = nodes[0].state
         await world.close()
         return f"{state.seq} {state_hash(state)} {world.network.n_sent}"
 
@@ -91,32 +74,8 @@ class History:
             await asyncio.sleep(self.chance.uniform(0.0, 0.4))
             running = [number for number in range(1, self.n_nodes + 1) if self.runs(number)]
             node = self.world.node(self.chance.choice(running))
-            await self.submit(node, self.some_command())
-
-    def some_command(self) -> Command:
-        self.n_commands += 1
-        command_id, chance = a_command_id(100_000 + self.n_commands), self.chance
-        model = ModelId(f"model-{chance.randrange(6)}")
-        match chance.randrange(6):
-            case 0:
-                return RemoveCard(command_id=command_id, model_id=model)
-            case 1:
-                loopback = chance.choice(("open", "keyed"))
-                settings = ClusterSettings(policy=self.policy, loopback=loopback)
-                return ChangeSettings(command_id=command_id, settings=settings)
-            case _:
-                return AddCard(command_id=command_id, card=a_card(model_id=model))
-
-    async def submit(self, node: ElectedNode, command: Command) -> None:
-        told = self.told.setdefault(command.command_id, Told())
-        began_s = self.world.clock.monotonic_s()
-        with contextlib.suppress(SkulkError):
-            reply = await node.submit(command)
-            if repeated(node.log.appended, command.command_id) is not None:
-                told.seqs.add(reply.seq)
-                told.is_on_member |= reply.durable == "member"
-        if self.world.clock.monotonic_s() - began_s > LONGEST_CALL_S:
-            self.problems.append(f"{command.kind} took too long")
+            change = self.witness.a_change(of_settings=self.chance.randrange(6) == 0)
+            await self.witness.submit(node, change)
 
     # ---- What befalls nodes ----
 
@@ -162,40 +121,14 @@ class History:
         )
 
     async def kill(self, number: int) -> None:
-        """End a node's life, at once or in the middle of what it asks of its disk."""
-        if self.chance.random() < 0.5:
-            self.world.node(number).disk.calls_left = self.chance.randrange(12)
-            await asyncio.sleep(self.chance.uniform(0.0, 0.5))
-        kept = self.chance.choice((0, 0, 3, 100, 5000))
+        kept = await self.witness.wait_death(self.world.node(number))
         await self.world.crash(number, n_unsynced_bytes_kept=kept)
 
     async def start(self, number: int) -> None:
-        node = await self.world.start(number)
-        self.shown[node.node_id] = node.state.seq
-        self.watch(node)
+        self.witness.watch(await self.world.start(number))
 
     def runs(self, number: int) -> bool:
         return a_node_id(number) in self.world.nodes
-
-    # ---- What must hold ----
-
-    def watch(self, node: ElectedNode) -> None:
-        def on_event(sequenced: SequencedEvent, state: ClusterState) -> None:
-            self.note(node, sequenced.seq, (sequenced.term, sequenced.command_id))
-            self.problems.extend(violations(state) if sequenced.seq % 50 == 0 else ())
-
-        def on_reset(state: ClusterState) -> None:
-            if self.policy == "quorum" and state.seq < self.shown.get(node.node_id, 0):
-                self.problems.append(f"{node.node_id} went back to {state.seq}")
-            self.problems.extend(violations(state))
-
-        node.log.replica.subscribe(on_event, on_reset)
-
-    def note(self, node: ElectedNode, seq: int, what: tuple[int, CommandId | None]) -> None:
-        self.shown[node.node_id] = seq
-        before = self.committed.setdefault(seq, what)
-        if before != what and self.is_strict:
-            self.problems.append(f"seq {seq} was shown as {before}, on {node.number} as {what}")
 
     async def mend(self) -> None:
         """End all trouble, and wait until every node has the same log."""
@@ -205,20 +138,6 @@ class History:
             if not self.runs(number):
                 await self.start(number)
         await self.world.settle(SETTLED_S)
-
-    def check(self) -> None:
-        nodes = list(self.world.nodes.values())
-        assert len({state_hash(node.state) for node in nodes}) == 1
-        assert self.problems == []
-        state = nodes[0].state
-        assert violations(state) == ()
-        for command_id, told in self.told.items():
-            if self.is_strict:
-                assert len(told.seqs) <= 1, f"{command_id} was acknowledged as {told.seqs}"
-            if self.is_strict and told.is_on_member:
-                result = repeated(state, command_id)
-                assert result is not None, f"{command_id}, on a member, is lost"
-                assert told.seqs == {result.seq}
 
 
 def lived(seed: int, policy: Policy, *, is_gentle: bool) -> str:

@@ -7,39 +7,25 @@ ever shows what is taken back.
 """
 
 import asyncio
-import contextlib
 import errno
-from dataclasses import dataclass, field
 
 import pytest
 
-from protocol.commands import AddCard, ChangeSettings, Command, RemoveCard, ReportLeave
-from protocol.errors import SkulkError
-from protocol.events import SequencedEvent
-from protocol.ids import CommandId, ModelId, NodeId
+from protocol.commands import AddCard, ChangeSettings, Command, ReportLeave
 from protocol.peer_messages import TermPair
-from protocol.state import ClusterSettings, ClusterState, Policy
+from protocol.state import ClusterSettings, Policy
 from skulkd.cluster.simulated import NetworkFaults
-from skulkd.core.apply import repeated, state_hash
-from skulkd.core.invariants import violations
+from skulkd.core.apply import state_hash
 from skulkd.runtime.virtual_time import run_virtual
 from tests.support.builders import a_card, a_command_id, a_node_id, an_admission
-from tests.support.simulated_logs import LogNode, LogWorld, agree
+from tests.support.log_witness import LogWitness
+from tests.support.simulated_logs import LogWorld
 
 N_SEEDS = 25
 SETTLED_S = 400.0
 """A snapshot takes several questions, and each that is lost is waited for up to 20 s."""
-LONGEST_CALL_S = 25.0
 RARELY = 0.05
 """One who left comes back by itself, but until then there are fewer voters to fall out."""
-
-
-@dataclass
-class Told:
-    """What was said about a command."""
-
-    seqs: set[int] = field(default_factory=set[int])
-    is_on_member: bool = False
 
 
 class History:
@@ -57,12 +43,9 @@ class History:
         self.policy: Policy = policy
         self.is_gentle = is_gentle
         self.n_nodes = self.chance.choice((3, 3, 4, 5))
-        self.told: dict[CommandId, Told] = {}
-        self.committed: dict[int, tuple[int, CommandId | None]] = {}
-        """What some replica has shown at a seq."""
-        self.shown: dict[NodeId, int] = {}
-        self.problems: list[str] = []
-        self.n_commands = 0
+        self.witness = LogWitness(
+            policy, is_gentle=is_gentle, chance=self.chance, clock=self.world.clock
+        )
         self.groups: list[set[int]] = []
 
     async def live(self) -> str:
@@ -73,7 +56,7 @@ class History:
         await first.submit(ChangeSettings(command_id=a_command_id(8000), settings=settings))
         await world.settle()
         for node in world.nodes.values():
-            self.watch(node)
+            self.witness.watch(node)
         world.network.faults = NetworkFaults(
             min_delay_s=0.0002,
             max_delay_s=chance.choice((0.001, 0.02, 0.2)),
@@ -87,8 +70,10 @@ class History:
         for actor in actors:
             actor.cancel()
         await self.mend()
-        self.check()
-        state = next(iter(world.nodes.values())).state
+        nodes = list(world.nodes.values())
+        self.witness.check(nodes)
+        assert all(node.deaths == [] for node in nodes)
+        state = nodes[0].state
         await world.close()
         return f"{state.seq} {state_hash(state)} {world.network.n_sent}"
 
@@ -101,41 +86,24 @@ class History:
                 continue
             running = [number for number in range(1, self.n_nodes + 1) if self.runs(number)]
             number = self.chance.choice(running)
-            await self.submit(self.world.node(number), self.some_command(number))
+            command = self.some_command(number)
+            for _ in range(self.chance.choice((1, 1, 2))):
+                await self.witness.submit(self.world.node(number), command)
 
     def some_command(self, node: int) -> Command:
-        self.n_commands += 1
-        command_id, chance = a_command_id(100_000 + self.n_commands), self.chance
-        model = ModelId(f"model-{chance.randrange(6)}")
+        chance = self.chance
         match chance.randrange(12):
             case 0:
-                return RemoveCard(command_id=command_id, model_id=model)
-            case 1:
-                loopback = chance.choice(("open", "keyed"))
-                settings = ClusterSettings(policy=self.policy, loopback=loopback)
-                return ChangeSettings(command_id=command_id, settings=settings)
-            case 2 if self.policy == "quorum" and chance.random() < RARELY:
+                return self.witness.a_change(of_settings=True)
+            case 1 if self.policy == "quorum" and chance.random() < RARELY:
                 return ReportLeave(
-                    command_id=command_id,
+                    command_id=self.witness.mint(),
                     node_id=a_node_id(chance.randrange(1, self.n_nodes + 1)),
                 )
-            case 3:
-                return an_admission(node).model_copy(update={"command_id": command_id})
+            case 2:
+                return an_admission(node).model_copy(update={"command_id": self.witness.mint()})
             case _:
-                return AddCard(command_id=command_id, card=a_card(model_id=model))
-
-    async def submit(self, node: LogNode, command: Command) -> None:
-        told = self.told.setdefault(command.command_id, Told())
-        began_s = self.world.clock.monotonic_s()
-        for _ in range(self.chance.choice((1, 1, 2))):
-            with contextlib.suppress(SkulkError):
-                reply = await node.submit(command)
-                state = node.log.appended
-                if repeated(state, command.command_id) is not None:
-                    told.seqs.add(reply.seq)
-                    told.is_on_member |= reply.durable == "member"
-        if self.world.clock.monotonic_s() - began_s > LONGEST_CALL_S:
-            self.problems.append(f"{command.kind} took too long")
+                return self.witness.a_change(of_settings=False)
 
     # ---- What befalls nodes ----
 
@@ -188,12 +156,7 @@ class History:
             await self.kill(self.chance.choice(running))
 
     async def kill(self, number: int) -> None:
-        """End a node's life, at once or in the middle of what it asks of its disk."""
-        node = self.world.node(number)
-        if self.chance.random() < 0.5:
-            node.disk.calls_left = self.chance.randrange(12)
-            await asyncio.sleep(self.chance.uniform(0.0, 0.5))
-        kept = self.chance.choice((0, 0, 3, 100, 5000))
+        kept = await self.witness.wait_death(self.world.node(number))
         await self.world.crash(number, n_unsynced_bytes_kept=kept)
 
     async def come_back(self) -> None:
@@ -207,8 +170,7 @@ class History:
         node = await self.world.start(number)
         if self.groups and not any(number in group for group in self.groups):
             self.groups[0].add(number)
-        self.shown[node.node_id] = node.state.seq
-        self.watch(node)
+        self.witness.watch(node)
         self.direct()
 
     def runs(self, number: int) -> bool:
@@ -280,27 +242,7 @@ class History:
             if node.masters.term != term:
                 self.world.follow(number, term)
 
-    # ---- What must hold ----
-
-    def watch(self, node: LogNode) -> None:
-        def on_event(sequenced: SequencedEvent, state: ClusterState) -> None:
-            self.note(node, sequenced.seq, (sequenced.term, sequenced.command_id))
-            self.problems.extend(violations(state) if sequenced.seq % 50 == 0 else ())
-
-        def on_reset(state: ClusterState) -> None:
-            if self.policy == "quorum" and state.seq < self.shown.get(node.node_id, 0):
-                self.problems.append(f"{node.node_id} went back to {state.seq}")
-            self.problems.extend(violations(state))
-
-        node.log.replica.subscribe(on_event, on_reset)
-
-    def note(self, node: LogNode, seq: int, what: tuple[int, CommandId | None]) -> None:
-        self.shown[node.node_id] = seq
-        before = self.committed.setdefault(seq, what)
-        if before != what and (self.policy == "quorum" or self.is_gentle):
-            self.problems.append(
-                f"seq {seq} was shown as {before}, and on {node.node_id} as {what}"
-            )
+    # ---- The end ----
 
     async def mend(self) -> None:
         """End all trouble, and wait until every node has the same log."""
@@ -316,21 +258,6 @@ class History:
         assert master is not None, "all are there"
         await master.submit(AddCard(command_id=a_command_id(7), card=a_card()))
         await self.world.settle(SETTLED_S)
-
-    def check(self) -> None:
-        world = self.world
-        assert agree(world)
-        assert self.problems == []
-        assert all(node.deaths == [] for node in world.nodes.values())
-        state = next(iter(world.nodes.values())).state
-        assert violations(state) == ()
-        for command_id, told in self.told.items():
-            result = repeated(state, command_id)
-            if self.policy == "quorum" or self.is_gentle:
-                assert len(told.seqs) <= 1, f"{command_id} was acknowledged as {told.seqs}"
-                if told.is_on_member:
-                    assert result is not None, f"{command_id}, on a member, is lost"
-                    assert told.seqs == {result.seq}
 
 
 def lived(seed: int, policy: Policy, *, is_gentle: bool) -> str:
