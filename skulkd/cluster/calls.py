@@ -25,5 +25,8 @@ class PeerCalls(Protocol):
         ...
 
     def serve(self, kind: type[Asked], handler: Handler[Asked]) -> None:
-        """Name who answers requests of a kind; at most 64 run for one peer, more are refused."""
+        """Name who answers requests of a kind.
+
+        At most 64 of a kind run for one peer, more are refused.
+        """
         ...

@@ -33,9 +33,13 @@ from skulkd.cluster.transport import LinkState, Refusal, Transport
 from skulkd.runtime.tasks import Tasks, timeout
 
 MAX_ASKED: Final = 256
-"""Questions to one peer that may wait for their answers."""
+"""Questions of one kind to one peer that may wait for their answers."""
 MAX_ANSWERING: Final = 64
-"""Questions of one peer that may be worked on."""
+"""Questions of one kind by one peer that may be worked on.
+
+Each kind has its own places: commands wait at the master until the node that sent them has their
+events, and what that node asks to get them must not wait behind the commands.
+"""
 GARBAGE_LOG_INTERVAL_S: Final = 60.0
 
 OnJournalled = Callable[[NodeId, Journalled], None]
@@ -60,7 +64,9 @@ class ControlCalls:
         self._next_id = rng.getrandbits(48)
         self._asked: dict[NodeId, dict[int, asyncio.Future[PeerAnswer]]] = {}
         self._handlers: dict[type[object], Handler[Any]] = {}
-        self._answering: Counter[NodeId] = Counter()
+        self._n_asked: Counter[tuple[NodeId, str]] = Counter()
+        self._n_answering: Counter[tuple[NodeId, str]] = Counter()
+        """Both by peer and kind."""
         self._journalled: OnJournalled | None = None
         self._garbage_logged_s: dict[NodeId, float] = {}
         self.n_garbage = 0
@@ -83,13 +89,14 @@ class ControlCalls:
         """
         if peer != self._transport.node_id and self._transport.link(peer) != "up":
             raise _unreachable(peer, f"the link is {self._transport.link(peer)}")
-        waiting = self._asked.setdefault(peer, {})
-        if len(waiting) >= MAX_ASKED:
-            raise _overloaded(peer, f"{len(waiting)} questions wait for its answers")
+        waiting, kind = self._asked.setdefault(peer, {}), (peer, request.kind)
+        if self._n_asked[kind] >= MAX_ASKED:
+            raise _overloaded(peer, f"{MAX_ASKED} questions like this wait for its answers")
         request_id = self._next_id
         self._next_id += 1
         answered: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
         waiting[request_id] = answered
+        self._n_asked[kind] += 1
         try:
             refusal = self._send(peer, pack_frame(Ask(request_id, pack(request))))
             if refusal is not None:
@@ -100,6 +107,7 @@ class ControlCalls:
             raise _timed_out(peer, request.kind, timeout_s) from error
         finally:
             del waiting[request_id]
+            self._n_asked[kind] -= 1
         if isinstance(answer, Refused):
             raise error_of(answer.error)
         return answer
@@ -155,10 +163,11 @@ class ControlCalls:
         if handler is None:
             self._answer(sender, frame.request_id, _not_served(request.kind))
             return
-        if self._answering[sender] >= MAX_ANSWERING:
+        kind = sender, request.kind
+        if self._n_answering[kind] >= MAX_ANSWERING:
             self._answer(sender, frame.request_id, _busy(self._transport.node_id))
             return
-        self._answering[sender] += 1
+        self._n_answering[kind] += 1
         self._tasks.start(
             self._handle(sender, frame.request_id, handler, request),
             name=f"answer {request.kind}",
@@ -178,7 +187,7 @@ class ControlCalls:
             _log.exception("%s of %s met a bug", request.kind, sender)
             answer = Refused(error=_bug().body())
         finally:
-            self._answering[sender] -= 1
+            self._n_answering[sender, request.kind] -= 1
         self._answer(sender, request_id, answer)
 
     def _answer(self, peer: NodeId, request_id: int, answer: PeerAnswer) -> None:

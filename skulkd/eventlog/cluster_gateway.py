@@ -1,11 +1,13 @@
 """Takes commands to the master, wherever it is; implements `CommandGateway`.
 
 A command keeps its id however often it is sent, so that a master that changes, an answer that is
-lost and a client that repeats never make it happen twice. Who writes here reads here: the answer
-waits a moment for this node's own replica.
+lost and a client that repeats never make it happen twice. So nobody waits for a master that has
+been replaced or is heard no more: what it was asked is asked of the next one. Who writes here reads
+here: the answer waits a moment for this node's own replica.
 """
 
 import asyncio
+import heapq
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,9 +18,10 @@ from protocol.commands import Command, CommandReply
 from protocol.errors import ProtocolError, SkulkError
 from protocol.events import SequencedEvent
 from protocol.ids import CommandId, NodeId, command_id_of
-from protocol.peer_messages import CommandAnswer, SubmitCommand
+from protocol.peer_messages import CommandAnswer, SubmitCommand, TermPair
 from protocol.state import ClusterState
 from skulkd.cluster.calls import PeerCalls
+from skulkd.cluster.peer_calls import MAX_ANSWERING
 from skulkd.cluster.roles import MasterView
 from skulkd.eventlog import refusals
 from skulkd.eventlog.cluster_log import ClusterLog
@@ -74,8 +77,16 @@ class ClusterGateway:
         self._limits = limits or GatewayLimits()
         self._random_bytes = random_bytes
         self._changed = asyncio.Event()
+        self._ways = asyncio.Semaphore(MAX_ANSWERING)
+        """The master works on so many commands of one node; the others wait their turn here."""
+        self._asking: dict[asyncio.Timeout, TermPair] = {}
+        """What ends the wait for an answer, and whose answer it is."""
+        self._reached: list[tuple[int, int, asyncio.Future[None]]] = []
+        """A heap of those who wait for the replica: the seq, a number that tells them apart."""
+        self._n_reached = 0
         self._is_closed = False
         masters.on_change(self._on_change)
+        log.replica.subscribe(self._on_event, self._on_state)
 
     def mint_command_id(self) -> CommandId:
         """Make a new id."""
@@ -106,25 +117,40 @@ class ClusterGateway:
                 raise refusals.stopping()
             # Cleared before the look: a change in between is not missed.
             self._changed.clear()
-            term = self._masters.term
-            tried = None if term is None else term.master
-            if tried is not None:
+            term, left_s = self._masters.term, deadline_s - loop.time()
+            if term is not None and left_s > 0:
                 try:
-                    return await self._try(tried, command)
+                    return await self._try(term, command, left_s)
                 except SkulkError as error:
                     if error.code not in _RETRIED:
                         raise
                     last = error
-            left_s = deadline_s - loop.time()
+                left_s = deadline_s - loop.time()
             if left_s <= 0:
                 raise self._given_up(last)
-            await self._wait_change(min(left_s, self._limits.pause_s) if tried else left_s)
+            if term is None:
+                await self._wait_change(left_s)
+            elif self._masters.term == term:
+                await self._wait_change(min(left_s, self._limits.pause_s))
 
-    async def _try(self, master: NodeId, command: Command) -> CommandReply:
-        if master == self._node_id:
+    async def _try(self, term: TermPair, command: Command, within_s: float) -> CommandReply:
+        if term.master == self._node_id:
             return await self._log.submit(command)
+        patience = timeout(within_s)
+        self._asking[patience] = term
+        try:
+            async with patience:
+                return await self._ask(term.master, command)
+        except TimeoutError as error:
+            why = "the master that was asked has not answered"
+            raise refusals.no_master(term.master, why=why) from error
+        finally:
+            self._asking.pop(patience, None)
+
+    async def _ask(self, master: NodeId, command: Command) -> CommandReply:
         request = SubmitCommand(command=command)
-        answer = await self._calls.ask(master, request, timeout_s=self._limits.answer_s)
+        async with self._ways:
+            answer = await self._calls.ask(master, request, timeout_s=self._limits.answer_s)
         if not isinstance(answer, CommandAnswer) or answer.reply.command_id != command.command_id:
             raise ProtocolError(
                 "protocol.bad_frame",
@@ -143,31 +169,44 @@ class ClusterGateway:
 
     def _on_change(self) -> None:
         self._changed.set()
+        term = self._masters.term
+        left = [patience for patience, asked in self._asking.items() if asked != term]
+        now_s = asyncio.get_running_loop().time()
+        for patience in left:
+            del self._asking[patience]
+            patience.reschedule(now_s)
 
     async def _wait_change(self, within_s: float) -> None:
         with suppress(TimeoutError):
             async with timeout(within_s):
                 await self._changed.wait()
 
+    # ---- This node's replica ----
+
     async def _wait_replica(self, seq: int) -> None:
         """Wait until this node's replica shows what was committed, within a bound."""
-        replica = self._log.replica
-        if replica.state.seq >= seq:
+        if self._log.replica.state.seq >= seq:
             return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def look(state: ClusterState) -> None:
-            if state.seq >= seq and not reached.done():
-                reached.set_result(None)
-
-        def on_event(sequenced: SequencedEvent, state: ClusterState) -> None:
-            del sequenced
-            look(state)
-
-        unsubscribe = replica.subscribe(on_event, look)
+        self._n_reached += 1
+        waiting = (seq, self._n_reached, reached)
+        heapq.heappush(self._reached, waiting)
         try:
             with suppress(TimeoutError):
                 async with timeout(self._limits.replica_wait_s):
                     await reached
         finally:
-            unsubscribe()
+            if reached.cancelled() and waiting in self._reached:
+                self._reached.remove(waiting)
+                heapq.heapify(self._reached)
+
+    def _on_event(self, sequenced: SequencedEvent, state: ClusterState) -> None:
+        del sequenced
+        self._on_state(state)
+
+    def _on_state(self, state: ClusterState) -> None:
+        waiting = self._reached
+        while waiting and waiting[0][0] <= state.seq:
+            reached = heapq.heappop(waiting)[2]
+            if not reached.done():
+                reached.set_result(None)

@@ -34,6 +34,7 @@ from skulkd.cluster.transport import LinkState, Transport
 from skulkd.eventlog import refusals
 from skulkd.eventlog.divergence import Divergence, DivergenceReport
 from skulkd.eventlog.durable_log import DurableLog
+from skulkd.eventlog.early_events import EarlyEvents
 from skulkd.eventlog.following import FollowingLimits, FollowingTerm
 from skulkd.eventlog.leading import LeadingLimits, LeadingTerm
 from skulkd.eventlog.log_tail import LogTail
@@ -126,6 +127,7 @@ class ClusterLog:
         self._shelf: SnapshotShelf | None = None
         self._wanted_lead: tuple[TermPair, bool] | None = None
         """A term that was won while the log was being replaced."""
+        self._early = EarlyEvents()
         self._n_rejected = 0
         self._n_garbage = 0
         self._marked_seq = self._tail.commit_seq
@@ -190,7 +192,7 @@ class ClusterLog:
     def follow(self, term: TermPair) -> None:
         """Take events from this term's master, and from nobody else."""
         self._leave_role()
-        self._role = FollowingTerm(
+        role = self._role = FollowingTerm(
             term=term,
             tail=self._tail,
             calls=self._calls,
@@ -199,6 +201,8 @@ class ClusterLog:
             tasks=self._tasks,
             limits=self._following_limits,
         )
+        for batch, n_bytes in self._early.take(term):
+            role.on_batch(batch, n_bytes)
 
     def rest(self) -> None:
         """There is no master: take no commands and no events, decide nothing more."""
@@ -338,6 +342,8 @@ class ClusterLog:
             or sender != batch.master
         ):
             self._n_rejected += 1
+            if sender == batch.master and (role is None or batch[:2] > role.term):
+                self._early.keep(batch, len(payload))
             return
         role.on_batch(batch, len(payload))
 

@@ -12,6 +12,7 @@ from protocol.peer_messages import (
     Journalled,
     OpenSnapshot,
     PeerAnswer,
+    Refused,
     TaskCancelled,
     pack_frame,
 )
@@ -182,6 +183,26 @@ def test_nobody_keeps_more_questions_than_the_limits_allow() -> None:
         for one in (*asked, *more):
             one.cancel()
         await asyncio.gather(*asked, *more, return_exceptions=True)
+
+    with_two(story)
+
+
+def test_questions_of_one_kind_do_not_crowd_out_those_of_another() -> None:
+    async def opened(_sender: NodeId, _request: OpenSnapshot) -> PeerAnswer:
+        return Refused(error=ClusterError("cluster.no_master", "no", remediation="Wait.").body())
+
+    async def story(two: Two) -> None:
+        two.answerer.serve(CancelTask, slow)
+        two.answerer.serve(OpenSnapshot, opened)
+        asked = [
+            asyncio.ensure_future(two.asker.ask(B, QUESTION, timeout_s=9))
+            for _ in range(MAX_ASKED + 1)
+        ]
+        await asyncio.sleep(1)
+        with pytest.raises(ClusterError) as refused:
+            await two.asker.ask(B, OpenSnapshot(number=1), timeout_s=1)
+        assert refused.value.code == "cluster.no_master"
+        await asyncio.gather(*asked, return_exceptions=True)
 
     with_two(story)
 

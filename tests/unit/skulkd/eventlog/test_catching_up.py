@@ -2,9 +2,10 @@ import asyncio
 import errno
 
 from protocol.ids import NodeId
-from protocol.peer_messages import EventRange, FetchEvents, TermPair
+from protocol.peer_messages import EventBatch, EventRange, FetchEvents, TermPair, pack_frame
 from skulkd.cluster.simulated import NetworkFaults
 from skulkd.core.apply import state_hash
+from skulkd.eventlog.early_events import MAX_EARLY_BYTES
 from tests.support.builders import a_node_id, an_added_card
 from tests.support.simulated_logs import JOURNAL, LogWorld, add, agree, cards, with_world
 
@@ -202,6 +203,65 @@ def test_two_snapshots_are_served_at_once_and_the_others_come_back() -> None:
                 await asyncio.sleep(0.0005)
                 most = max(most, first.log.health().n_snapshots_served)
         assert most == 2
+        await world.settle()
+        assert agree(world)
+
+    with_world(story)
+
+
+def test_commands_that_wait_for_a_member_do_not_keep_it_from_catching_up() -> None:
+    async def story(world: LogWorld) -> None:
+        await world.found(2)
+        second = world.node(2)
+        await world.settle()
+        world.network.faults = NetworkFaults(loss_ratio=1.0)
+        lost = asyncio.ensure_future(world.node(1).log.submit(an_added_card(999)))
+        await asyncio.sleep(0.01)
+        world.network.faults = NetworkFaults()
+        waiting = [asyncio.ensure_future(second.submit(an_added_card(n))) for n in range(1, 129)]
+        async with asyncio.timeout(1.5):
+            replies = await asyncio.gather(lost, *waiting)
+        assert {reply.durable for reply in replies} == {"member"}
+
+    with_world(story)
+
+
+def test_events_that_come_before_word_of_their_master_are_taken_once_it_is_followed() -> None:
+    async def story(world: LogWorld) -> None:
+        await world.found(3)
+        await world.settle()
+        second, third = world.node(2), world.node(3)
+        await world.crash(1)
+        world.rest(2)
+        world.rest(3)
+        term = TermPair(2, second.node_id)
+        world.number = 2
+        second.masters.change(term)
+        second.log.lead(term, is_minority=False)
+        submitted = asyncio.ensure_future(second.submit(an_added_card(1)))
+        await asyncio.sleep(0.05)
+        assert not submitted.done()
+        third.masters.change(term)
+        third.log.follow(term)
+        async with asyncio.timeout(0.05):
+            assert (await submitted).durable == "member"
+        assert not third.log.health().is_catching_up
+
+    with_world(story)
+
+
+def test_only_so_many_events_are_kept_for_a_master_that_is_not_followed() -> None:
+    async def story(world: LogWorld) -> None:
+        await world.found(3)
+        await world.settle()
+        second, third = world.node(2), world.node(3)
+        seq, chain = third.log.appended.seq, third.log.chain
+        for number in (*range(5, 200), *[200] * 50):
+            batch = EventBatch(number, second.node_id, seq, chain, seq, (bytes(100_000),))
+            second.transport.send(third.node_id, "events", pack_frame(batch))
+            await asyncio.sleep(0.01)
+        assert 0 < third.log._early.n_bytes <= MAX_EARLY_BYTES  # pyright: ignore[reportPrivateUsage]  nothing else tells
+        await add(world.node(1), 1)
         await world.settle()
         assert agree(world)
 
