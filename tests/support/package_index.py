@@ -7,10 +7,10 @@ import zipfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
+from tests.support.local_origin import QuietHandler, serving_by
 from tests.support.wheel_builder import PACKAGE
 
 _PIECE_BYTES: Final = 64 * 1024
@@ -40,16 +40,10 @@ class PackageIndex:
         }
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(QuietHandler):
     index: PackageIndex
 
-    # ruff: ignore[builtin-argument-shadowing]  the base class's name
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self.close_connection = True
+    def respond(self) -> None:
         if self.path.startswith("/simple/"):
             self._answer(_page(self.index.wheel), "text/html")
         elif self.path.endswith(".metadata"):
@@ -96,14 +90,6 @@ class _Handler(BaseHTTPRequestHandler):
             return  # The client has left, as killed clients do.
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False
-    block_on_close = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        del request, client_address  # A client that left in the middle is what is tested.
-
-
 @contextmanager
 def serving_index(index: PackageIndex) -> Generator[PackageIndex]:
     """Serve until the block ends; then every connection is let go."""
@@ -112,17 +98,9 @@ def serving_index(index: PackageIndex) -> Generator[PackageIndex]:
         pass
 
     Handler.index = index
-    server = _Server(("127.0.0.1", 0), Handler)
-    index.url = f"http://127.0.0.1:{server.server_address[1]}/simple/"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving_by(Handler, index.released) as url:
+        index.url = f"{url}/simple/"
         yield index
-    finally:
-        index.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _page(wheel: Path) -> bytes:

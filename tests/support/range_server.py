@@ -5,7 +5,8 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.support.local_origin import QuietHandler, serving_by
 
 
 @dataclass
@@ -43,19 +44,13 @@ class Origin:
 _PIECE_BYTES = 16 * 1024
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(QuietHandler):
     origin: Origin
 
-    # ruff: ignore[builtin-argument-shadowing]  the base class's name
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         origin = self.origin
         asked = self.headers.get("Range")
         origin.requests.append(asked)
-        self.close_connection = True
         if origin.stall_before_headers:
             origin.released.wait(30)
             return
@@ -123,14 +118,6 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False
-    block_on_close = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        del request, client_address  # A client that left in the middle is what is tested.
-
-
 @contextmanager
 def serving(origin: Origin) -> Generator[Origin]:
     """Serve until the block ends; then every connection is let go."""
@@ -139,14 +126,6 @@ def serving(origin: Origin) -> Generator[Origin]:
         pass
 
     Handler.origin = origin
-    server = _Server(("127.0.0.1", 0), Handler)
-    origin.url = f"http://127.0.0.1:{server.server_address[1]}/file.whl"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with serving_by(Handler, origin.released) as url:
+        origin.url = f"{url}/file.whl"
         yield origin
-    finally:
-        origin.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
