@@ -336,7 +336,7 @@ class Node:
         wish = JoinBody(token=token, discard=self._loaded.discard)
         while True:
             try:
-                if joining.is_pointless(token):
+                if await joining.is_pointless(token):
                     _log.info("this node is a member already; the invitation is not used")
                     return
                 await joining.join(wish, answer_s=0.0)

@@ -234,6 +234,9 @@ class NodeParts:
                 choices=self.choices,
                 make_guest=self._make_guest,
                 peers=operator_peers(self.settings),
+                wall_ms=self.clock.wall_ms,
+                is_known=lambda: self.rooms.is_known,
+                is_shut_out=lambda: self.rooms.is_shut_out,
                 retire=self.rooms.mastership.close,
                 restart=self.restart,
             )

@@ -201,6 +201,19 @@ class Rooms:
         return self._is_known.is_set()
 
     @property
+    def is_known(self) -> bool:
+        """Whether the cluster has counted this node in since it started."""
+        return self._is_known.is_set()
+
+    @property
+    def is_shut_out(self) -> bool:
+        """Whether fellows answer, and none of them admits this node's key."""
+        transport = self._parts.transport
+        fellows = self.log.appended.members.keys() - {self.node_id}
+        infos = [info for peer in fellows if (info := transport.peer_info(peer)) is not None]
+        return any(info.is_denied for info in infos) and not transport.peers()
+
+    @property
     def is_alone(self) -> bool:
         """Whether this node's cluster has no other member."""
         return not self._spec.seeds and self.log.appended.members.keys() <= {self.node_id}

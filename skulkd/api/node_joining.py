@@ -12,12 +12,13 @@ from typing import Final, final
 
 from protocol.cluster_api import JoinBody, Joined
 from protocol.errors import ClusterError
-from protocol.ids import NodeId, node_id_of
+from protocol.ids import NodeId, node_id_of, token_id_of
 from protocol.joining import JoinRequest, Welcome
 from protocol.nodes import Role
 from skulkd.cluster.addresses import PeerAddress, parse_peer
 from skulkd.cluster.cluster_door import ClusterDoor
 from skulkd.cluster.code_keys import code_words
+from skulkd.cluster.curve_keys import public_key_of
 from skulkd.cluster.join_guest import Admission, JoinGuest, candidates_of
 from skulkd.core.invitations import OpenToken, read_code, read_token
 from skulkd.core.past import refuse_past
@@ -33,6 +34,9 @@ ANSWER_S: Final = 0.2
 LOOK_AROUND_S: Final = 8.0
 """How long neighbours are waited for, when a code is all that is known."""
 _LOOK_INTERVAL_S: Final = 0.25
+_SHUT_OUT_LOOK_S: Final = 1.0
+_SHUT_OUT_LOOKS: Final = 5
+"""So many looks in a row must find this node refused before it is believed to be removed."""
 _STABLE_S: Final = 1.0
 """Neighbours come one after the other; so long after the last one they are tried."""
 
@@ -56,6 +60,11 @@ class JoiningAccess:
     """Called once the door is open."""
     peers: tuple[PeerAddress, ...]
     """As the operator named them at the start."""
+    wall_ms: Callable[[], int]
+    is_known: Callable[[], bool]
+    """Whether the cluster has counted this node in since it started."""
+    is_shut_out: Callable[[], bool]
+    """Whether fellows answer, and none of them admits this node's key."""
     retire: Callable[[], Awaitable[None]]
     """Takes no further part in the present cluster, until the rooms have begun anew."""
     restart: Callable[[], None]
@@ -75,15 +84,32 @@ class NodeJoining:
         self._joining = asyncio.Lock()
         self._has_joined = False
 
-    def is_pointless(self, token: str) -> bool:
-        """Say whether a node that is given an invitation at every start has used it already.
+    async def is_pointless(self, token: str) -> bool:
+        """Say whether a node that is given an invitation at every start need not use it.
+
+        A member needs none. But one that was removed while it was away has not heard of it, and
+        takes itself for a member still: what tells is that its fellows refuse its key. It then
+        needs an invitation that was made since, which its own state does not know. Waits until it
+        is clear which it is: the cluster may be away as a whole.
 
         Raises:
             ClusterError: `cluster.token_invalid`.
         """
-        state = self._node.state.state
-        is_member = bool(state.members.keys() - {self._node.identity.node_id})
-        return is_member or read_token(token).cluster_id == self._node.identity.cluster_id
+        invitation, node = read_token(token), self._node
+        token_id = token_id_of(await run_blocking(public_key_of, invitation.secret))
+        n_refused = 0
+        while n_refused < _SHUT_OUT_LOOKS:
+            state = node.state.state
+            is_own = invitation.cluster_id == node.identity.cluster_id
+            if not is_own and state.members.keys() <= {node.identity.node_id}:
+                return False
+            is_over = invitation.expires_at_ms <= node.wall_ms()
+            if not is_own or token_id in state.join_tokens or is_over or node.is_known():
+                return True
+            # A fellow that has only not heard yet of this node refuses it for a moment, too.
+            n_refused = n_refused + 1 if node.is_shut_out() else 0
+            await sleep(_SHUT_OUT_LOOK_S)
+        return False
 
     async def join(self, wish: JoinBody, *, answer_s: float = ANSWER_S) -> Joined:
         """Become a member of another cluster; see `ClusterControl.join`.

@@ -19,12 +19,17 @@ class LinkStatus:
         self._is_greeted = False
         self._refusal = ""
         self._has_been_up = False
+        self._is_denied = False
 
-    def note(self, port: Port, state: LinkState, reason: str = "") -> None:
+    def note(
+        self, port: Port, state: LinkState, reason: str = "", *, is_denied: bool = False
+    ) -> None:
         """Take over how one port is.
 
         Before the link was up for the first time nobody has fallen silent or ended.
         """
+        if port == "election":
+            self._is_denied = is_denied
         if state in {"silent", "refused"} and not self._has_been_up:
             state = "connecting"
         self._ports[port] = state
@@ -44,6 +49,12 @@ class LinkStatus:
         self._is_greeted = False
         self._refusal = ""
         self._has_been_up = False
+        self._is_denied = False
+
+    @property
+    def is_denied(self) -> bool:
+        """The peer itself has answered, when it was dialled last, and refused this node's key."""
+        return self._is_denied
 
     @property
     def is_greeted(self) -> bool:

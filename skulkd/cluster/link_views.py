@@ -32,6 +32,8 @@ class PeerInfo:
     link: LinkState
     reason: str = ""
     """Why the link is not up, in words an operator can act on; empty when it is."""
+    is_denied: bool = False
+    """It has answered, when it was dialled last, and does not admit this node's key."""
     ports: Mapping[Port, LinkState] = field(default_factory=dict[Port, LinkState])
     dialled: str | None = None
     """The address in use, `HOST:BASE`."""

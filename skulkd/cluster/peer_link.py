@@ -225,13 +225,15 @@ class PeerLink:
         limit_s = min(last_s, first_s * 2.0 ** min(n_rounds, 10))
         reasons: list[str] = []
         state: LinkState | None = None
+        is_denied = False
         for address in self._addresses():
             found, reason = await self._try(address, limit_s)
             if found == "up":
                 return
             state = state or found
             reasons.append(reason)
-            self._note("election", state, "; ".join(reasons))
+            is_denied |= found == "connecting" and self._status.is_denied
+            self._note("election", state, "; ".join(reasons), is_denied=is_denied)
         for lane, outbox in list(self._outboxes.items()):
             if lane != "election":
                 del self._outboxes[lane]
@@ -341,7 +343,7 @@ class PeerLink:
     def _on_end(self, outbox: Outbox, port: Port) -> None:
         where = f"{self._at[0]} port {port_number(self._at[1], port)}"
         if outbox.end == "denied":
-            self._note(port, "connecting", f"{where} refuses this node's key")
+            self._note(port, "connecting", f"{where} refuses this node's key", is_denied=True)
         elif outbox.end == "not_the_server":
             reason = f"who answers at {where} does not have the key of this peer"
             self._note(port, "connecting", reason)
@@ -373,8 +375,10 @@ class PeerLink:
         host, number = self._at[0], port_number(self._at[1], port)
         self._note(port, "silent", f"the connection to {host} port {number} broke")
 
-    def _note(self, port: Port, state: LinkState, reason: str = "") -> None:
-        self._status.note(port, state, reason)
+    def _note(
+        self, port: Port, state: LinkState, reason: str = "", *, is_denied: bool = False
+    ) -> None:
+        self._status.note(port, state, reason, is_denied=is_denied)
         if state != "up":
             # Ports that are in doubt are so no longer: an election port that opens again must not
             # find them open.

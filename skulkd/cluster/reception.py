@@ -37,6 +37,7 @@ class KnownPeer:
             node_id=self.peer.node_id,
             link=status.state,
             reason=status.reason,
+            is_denied=status.is_denied,
             ports=dict(status.ports),
             dialled=self.link.dialled,
             heard_from=self.acquaintance.host,

@@ -197,6 +197,13 @@ class SimulatedNetwork:
         link = self._links.get(dialler, peer)
         return "connecting" if link is None else link.state
 
+    def is_denied(self, dialler: SimulatedEnd, peer: NodeId) -> bool:
+        """Say whether a node is dialled that listens and does not admit the dialler."""
+        target = self._nodes.get(peer)
+        if target is None or self.is_cut(dialler.node_id, peer):
+            return False
+        return dialler.can_dial(target) and dialler.node_id not in target.peers
+
     def _outlook(self, dialler: NodeId, peer: NodeId) -> Outlook:
         own, target = self._nodes.get(dialler), self._nodes.get(peer)
         if self.is_cut(dialler, peer):
@@ -405,6 +412,7 @@ class SimulatedTransport:
             node_id=peer,
             link=link,
             reason="" if link == "up" else f"the link is {link}",
+            is_denied=self._network.is_denied(self._end, peer),
             ports=dict.fromkeys(PORTS, link),
             dialled=named.addresses[0] if named.addresses else None,
             last_heard_s=self._end.heard_s.get(peer),

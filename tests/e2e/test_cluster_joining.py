@@ -310,6 +310,23 @@ def test_a_guest_killed_once_it_was_admitted_comes_in_by_the_same_file(
     assert token["uses_left"] == 0
 
 
+def test_a_node_removed_while_it_was_away_comes_in_by_a_new_invitation_in_its_file(
+    make_node: MakeNode, inviter: Daemon, tmp_path: Path
+) -> None:
+    file = tmp_path / "invitation"
+    file.write_text(invite(inviter))
+    node = make_node("kitchen", "--join-file", str(file), "--discard")
+    node.start()
+    wait_together(inviter, node)
+    node.kill()
+    ran = inviter.skulk("cluster", "remove", "kitchen", "--yes")
+    assert ran.returncode == 0, ran.stderr
+    file.write_text(invite(inviter))
+    node.start()
+    wait_together(inviter, node, timeout_s=RETRIED_S)
+    assert member_names(inviter) == {"attic", "kitchen"}
+
+
 # ---- Nodes with a past -------------------------------------------------------------------------
 
 

@@ -517,6 +517,9 @@ class SimulatedNode:
                     dialler=world.network.guest_dialler(world.node_id), clock=world.clock
                 ),
                 peers=(),
+                wall_ms=world.clock.wall_ms,
+                is_known=lambda: self.rooms.is_known,
+                is_shut_out=lambda: self.rooms.is_shut_out,
                 retire=self.rooms.mastership.close,
                 restart=self._restart,
             )

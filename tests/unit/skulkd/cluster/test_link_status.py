@@ -55,3 +55,16 @@ def test_a_refusal_of_the_hello_stands_above_all_until_a_better_one_comes() -> N
     status.note("election", "up")
     status.greet()
     assert status.state == "up"
+
+
+def test_a_refused_key_is_told_until_the_election_port_is_found_otherwise() -> None:
+    status = LinkStatus()
+    assert not status.is_denied
+    status.note("election", "connecting", "refuses this node's key", is_denied=True)
+    status.note("bulk", "silent")
+    assert (status.state, status.is_denied) == ("connecting", True)
+    status.note("election", "up")
+    assert not status.is_denied
+    status.note("election", "connecting", is_denied=True)
+    status.reset()
+    assert not status.is_denied

@@ -270,6 +270,9 @@ def test_a_removed_peer_is_silent_at_once_and_the_others_notice_nothing() -> Non
         assert a.transport.send(b.node_id, "control", b"") == "unknown_peer"
         await _until(lambda: b.transport.link(a.node_id) != "up", 5.0)
         await _until(lambda: "refuses this node's key" in _reason(b, a), 5.0)
+        info = b.transport.peer_info(a.node_id)
+        assert info is not None
+        assert info.is_denied
         assert b.transport.send(a.node_id, "control", b"after") == "no_link"
         assert got == [b"before"]
         assert c.transport.send(a.node_id, "control", b"c") is None
