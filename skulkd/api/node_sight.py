@@ -8,7 +8,7 @@ from protocol.ids import NodeId
 from skulkd.cluster.cluster_door import ClusterDoor
 from skulkd.cluster.link_views import LinkViews
 from skulkd.cluster.roles import MasterView
-from skulkd.core.cluster_health import ClusterSight, Divergence, DuplicateIdentity, Mdns
+from skulkd.core.cluster_health import ClusterSight, DuplicateIdentity, Mdns, ReplacedLog
 from skulkd.eventlog.cluster_log import ClusterLog
 
 
@@ -68,9 +68,9 @@ class NodeSight:
                 )
                 for one in self._links.duplicates()
             ),
-            divergence=None
+            replaced_log=None
             if last is None
-            else Divergence(
+            else ReplacedLog(
                 at_ms=last.at_ms,
                 term=last.term,
                 seq=last.seq,

@@ -35,7 +35,7 @@ class DuplicateIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class ReplacedLog:
     """This node's log did not agree with its master's, and was replaced by it."""
 
     at_ms: int
@@ -70,7 +70,7 @@ class ClusterSight:
     is_durable_elsewhere: bool = True
     """What is committed now is on another member's disk too."""
     duplicates: tuple[DuplicateIdentity, ...] = ()
-    divergence: Divergence | None = None
+    replaced_log: ReplacedLog | None = None
     mdns: Mdns = "running"
     mdns_reason: str = ""
     """Why it is not running, in words."""
@@ -230,19 +230,19 @@ def _log_reasons(state: ClusterState, sight: ClusterSight) -> list[HealthReason]
                 "Bring another member back. " + _SHOW,
             )
         )
-    if sight.divergence is not None:
-        found.append(_diverged(sight.divergence, sight.now_ms))
+    if sight.replaced_log is not None:
+        found.append(_diverged(sight.replaced_log, sight.now_ms))
     return found
 
 
-def _diverged(split: Divergence, now_ms: int) -> HealthReason:
-    age = age_text(max(0, now_ms - split.at_ms) / _MS)
-    if split.is_of_states:
+def _diverged(lost: ReplacedLog, now_ms: int) -> HealthReason:
+    age = age_text(max(0, now_ms - lost.at_ms) / _MS)
+    if lost.is_of_states:
         return _reason(
             "cluster.diverged",
             "warning",
             f"{age} ago this node had come to another state than the master by the same events, up "
-            f"to term {split.term}, seq {split.seq}, and took over the master's; nothing was "
+            f"to term {lost.term}, seq {lost.seq}, and took over the master's; nothing was "
             "discarded",
             "A fault of the program or of this machine's memory: report it with the log of that "
             "time (`skulk logs`), and test the memory. A restart of skulkd ends this note.",
@@ -250,8 +250,8 @@ def _diverged(split: Divergence, now_ms: int) -> HealthReason:
     return _reason(
         "cluster.diverged",
         "warning",
-        f"{age} ago this node's log did not agree with the master's after term {split.term}, seq "
-        f"{split.seq}, and was replaced by it; {split.n_discarded} events were discarded",
+        f"{age} ago this node's log did not agree with the master's after term {lost.term}, seq "
+        f"{lost.seq}, and was replaced by it; {lost.n_discarded} events were discarded",
         "Look at what runs and at the settings, and repeat what is missing; the former journal "
         "lies archived in the home. A restart of skulkd ends this note.",
     )

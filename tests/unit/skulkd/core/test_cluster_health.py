@@ -7,8 +7,8 @@ from protocol.readings import Readings
 from protocol.state import ClusterSettings, ClusterState
 from skulkd.core.cluster_health import (
     ClusterSight,
-    Divergence,
     DuplicateIdentity,
+    ReplacedLog,
     age_text,
 )
 from skulkd.core.health import node_health
@@ -160,16 +160,16 @@ def test_decisions_on_one_disk_are_a_warning_only_where_others_have_a_vote() -> 
 
 
 def test_a_divergence_of_states_is_not_called_one_of_logs() -> None:
-    split = Divergence(at_ms=NOW_MS, term=4, seq=120, n_discarded=0, is_of_states=True)
-    (reason,) = health(replace(SIGHT, divergence=split)).reasons
+    lost = ReplacedLog(at_ms=NOW_MS, term=4, seq=120, n_discarded=0, is_of_states=True)
+    (reason,) = health(replace(SIGHT, replaced_log=lost)).reasons
     assert reason.code == "cluster.diverged"
     assert "another state" in reason.message
     assert "log did not agree" not in reason.message
 
 
 def test_a_divergence_says_from_where_on_and_how_much_is_gone() -> None:
-    split = Divergence(at_ms=NOW_MS - 60_000, term=4, seq=120, n_discarded=7)
-    (reason,) = health(replace(SIGHT, divergence=split)).reasons
+    lost = ReplacedLog(at_ms=NOW_MS - 60_000, term=4, seq=120, n_discarded=7)
+    (reason,) = health(replace(SIGHT, replaced_log=lost)).reasons
     assert (reason.code, reason.level) == ("cluster.diverged", "warning")
     assert "60 s ago" in reason.message
     assert "term 4, seq 120" in reason.message
@@ -191,7 +191,7 @@ def test_every_reason_says_what_to_do() -> None:
         masterless_s=99.0,
         is_durable_elsewhere=False,
         mdns="failed",
-        divergence=Divergence(at_ms=NOW_MS, term=1, seq=1, n_discarded=1),
+        replaced_log=ReplacedLog(at_ms=NOW_MS, term=1, seq=1, n_discarded=1),
         duplicates=(DuplicateIdentity(node_id=a_node_id(1), addresses=(), last_ago_s=1.0),),
     )
     found = health(worst)
