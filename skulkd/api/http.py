@@ -40,6 +40,13 @@ class Connection(Protocol):
         """Call back once when the client goes, at once if it has gone; None takes that back."""
         ...
 
+    def write(self, piece: bytes) -> None:
+        """Send a piece of a stream that has begun and not ended, without waiting.
+
+        What a choked client has not taken gathers, so that its streams `send` instead.
+        """
+        ...
+
     def abort(self) -> None:
         """Drop the connection without sending what is still buffered."""
         ...

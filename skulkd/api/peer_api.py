@@ -46,6 +46,9 @@ class _NoConnection:
     def on_lost(self, callback: Callable[[], None] | None) -> None:
         """The asking node's client may be gone, which changes nothing here."""
 
+    def write(self, piece: bytes) -> None:
+        """No stream is answered to another node."""
+
     def abort(self) -> None:
         """There is nothing to drop."""
 

@@ -1,8 +1,8 @@
 """A stream of server-sent events to one client: coalesced, kept alive, bounded.
 
-What the producer puts is sent whenever the writer is free: the first piece at once, then whatever
-has gathered meanwhile, so a burst costs one system call. One timer a stream looks after silence
-and after a reader that does not read; no timer is made per event.
+What the producer puts in one turn of the loop is written at its end, so a burst costs one system
+call, and an event costs neither a task's turn nor a future. Only a reader that is slow is waited
+for. One timer a stream looks after silence and after a reader that does not read.
 """
 
 import asyncio
@@ -54,7 +54,9 @@ class EventStream:
         "_connection",
         "_is_ended",
         "_is_lost",
+        "_is_ready",
         "_limits",
+        "_loop",
         "_n_bytes",
         "_name",
         "_parts",
@@ -62,6 +64,7 @@ class EventStream:
         "_taken",
         "_timer",
         "_wake",
+        "_writing",
         "_written_at",
     )
 
@@ -72,8 +75,12 @@ class EventStream:
         self._clock = clock
         self._limits = limits
         self._name = name
+        self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
         self._n_bytes = 0
+        self._is_ready = False
+        """The response has begun, and nothing is in the way of writing to it."""
+        self._writing: asyncio.Handle | None = None
         self._wake = asyncio.Event()
         self._taken = asyncio.Event()
         self._is_ended = False
@@ -103,14 +110,14 @@ class EventStream:
             return
         self._parts.append(data)
         self._n_bytes += len(data)
-        if self.is_full and self._is_too_slow():
+        if self._n_bytes > self._limits.buffer_bytes and self._is_too_slow():
             self._cut(f"{self._n_bytes} bytes wait for it")
-        elif not self._wake.is_set():
-            self._wake.set()
+        elif self._is_ready and self._writing is None:
+            self._writing = self._loop.call_soon(self._write)
 
     def _is_too_slow(self) -> bool:
-        """A writer that waits for its reader, or a producer that never waits for its writer."""
-        is_waiting = self._sending_since is not None
+        """A reader that is waited for, or a producer that never waits for its writer."""
+        is_waiting = self._sending_since is not None or self._connection.is_choked
         return is_waiting or self._n_bytes > _BURST * self._limits.buffer_bytes
 
     def end(self) -> None:
@@ -129,30 +136,56 @@ class EventStream:
         self._check()
         try:
             while not self._is_lost:
-                if not self._parts and not self._is_ended:
-                    self._wake.clear()
-                    await self._wake.wait()
-                    continue
-                parts, self._parts, self._n_bytes = self._parts, [], 0
-                self._taken.set()
-                is_last = self._is_ended
-                self._sending_since = self._clock.monotonic_s()
-                await send(
-                    {
-                        "type": "http.response.body",
-                        "body": parts[0] if len(parts) == 1 else b"".join(parts),
-                        "more_body": not is_last,
-                    }
-                )
-                if is_last:
-                    return
                 if self._connection.is_choked:
-                    await send(_NOTHING)  # returns once the reader has taken what was written
-                self._sending_since = None
-                self._written_at = self._clock.monotonic_s()
+                    await self._wait_for_reader(send)
+                elif self._is_ended:
+                    await send(
+                        {"type": "http.response.body", "body": self._take(), "more_body": False}
+                    )
+                    return
+                else:
+                    self._write()
+                    await self._wait_for_trouble()
         finally:
+            self._is_ready = False
+            if self._writing is not None:
+                self._writing.cancel()
             if self._timer is not None:
                 self._timer.cancel()
+
+    async def _wait_for_reader(self, send: Send) -> None:
+        self._sending_since = self._clock.monotonic_s()
+        await send(_NOTHING)  # returns once the reader has taken what was written
+        self._sending_since = None
+        self._written_at = self._clock.monotonic_s()
+
+    async def _wait_for_trouble(self) -> None:
+        """Let events be written as they come, until the end, a loss, or a reader that is slow."""
+        self._wake.clear()
+        if self._is_ended or self._is_lost or self._connection.is_choked:
+            return
+        self._is_ready = True
+        try:
+            await self._wake.wait()
+        finally:
+            self._is_ready = False
+
+    def _write(self) -> None:
+        """Write what has gathered."""
+        self._writing = None
+        if not self._n_bytes or self._is_lost:
+            return
+        # A connection may find only at the end of the turn before that its reader is slow.
+        if not self._connection.is_choked:
+            self._connection.write(self._take())
+            self._written_at = self._clock.monotonic_s()
+        if self._connection.is_choked:
+            self._wake.set()
+
+    def _take(self) -> bytes:
+        parts, self._parts, self._n_bytes = self._parts, [], 0
+        self._taken.set()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _check(self) -> None:
         """Look after silence and stalls, now and every so often."""
@@ -164,8 +197,7 @@ class EventStream:
                 return
         elif now - self._written_at >= self._limits.keep_alive_s and not self._parts:
             self.put(KEEP_ALIVE)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._limits.check_s, self._check)
+        self._timer = self._loop.call_later(self._limits.check_s, self._check)
 
     def _cut(self, reason: str) -> None:
         _log.warning("stream %s is cut: its reader is too slow, %s", self._name, reason)

@@ -39,6 +39,12 @@ class SimulatedConnection:
             return
         self._on_lost = callback
 
+    def write(self, piece: bytes) -> None:
+        """Take a piece of a stream."""
+        if not self.is_lost:
+            self.body += piece
+            self.arrived.set()
+
     def abort(self) -> None:
         """Drop the connection."""
         self.lose()
