@@ -7,8 +7,9 @@ waits for it is dropped and both sides are told: nothing that was said before st
 """
 
 import asyncio
+import itertools
 import logging
-from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar, final
 
 from protocol.data_wire import (
@@ -60,6 +61,16 @@ class DataSide(Protocol[_Received_contra]):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class _Way:
+    """What waits for one peer."""
+
+    messages: list[bytes] = field(default_factory=list[bytes])
+    n_bytes: int = 0
+    full: asyncio.Event | None = None
+    """Set once the way takes more; None while it does."""
+
+
 @final
 class DataLinks:
     """The ways to all peers.
@@ -72,9 +83,11 @@ class DataLinks:
     def __init__(self, transport: Transport, tasks: Tasks) -> None:
         self._transport = transport
         self._tasks = tasks
-        self._waiting: dict[NodeId, deque[bytes]] = {}
-        self._waiting_bytes: Counter[NodeId] = Counter()
-        self._full: dict[NodeId, asyncio.Event] = {}
+        self._loop = asyncio.get_running_loop()
+        self._ways: dict[NodeId, _Way] = {}
+        """To those for whom something has waited since their way last broke."""
+        self._unsent: dict[NodeId, _Way] = {}
+        """For whom something was posted in this turn."""
         self._flush_handle: asyncio.Handle | None = None
         self._api: DataSide[ToApi] | None = None
         self._worker: DataSide[ToWorker] | None = None
@@ -103,13 +116,14 @@ class DataLinks:
 
     def is_full(self, peer: NodeId) -> bool:
         """Say whether the way to a peer takes no more for now."""
-        return peer in self._full
+        way = self._ways.get(peer)
+        return way is not None and way.full is not None
 
     async def wait_room(self, peer: NodeId) -> None:
         """Wait until the way to a peer takes more, or has broken."""
-        full = self._full.get(peer)
-        if full is not None:
-            await full.wait()
+        way = self._ways.get(peer)
+        if way is not None and way.full is not None:
+            await way.full.wait()
 
     def post(self, peer: NodeId, packed: bytes) -> None:
         """Send a packed message at the end of this turn of the loop.
@@ -118,25 +132,28 @@ class DataLinks:
         """
         if self._is_closed:
             return
-        waiting = self._waiting.get(peer)
-        if waiting is None:
-            waiting = self._waiting[peer] = deque()
-        waiting.append(packed)
-        n_bytes = self._waiting_bytes[peer]
-        self._waiting_bytes[peer] += len(packed)
+        way = self._ways.get(peer)
+        if way is None:
+            way = self._ways[peer] = _Way()
+        way.messages.append(packed)
+        n_bytes = way.n_bytes
+        way.n_bytes += len(packed)
+        self._unsent[peer] = way
         if self._flush_handle is None:
-            self._flush_handle = asyncio.get_running_loop().call_soon(self.flush)
-        if n_bytes <= MAX_WAITING_BYTES < self._waiting_bytes[peer]:
+            self._flush_handle = self._loop.call_soon(self.flush)
+        if n_bytes <= MAX_WAITING_BYTES < way.n_bytes:
             # Not at once: who posts may be in the middle of something that a break changes.
-            asyncio.get_running_loop().call_soon(self._give_up, peer)
+            self._loop.call_soon(self._give_up, peer)
 
     def flush(self) -> None:
         """Send what waits, now."""
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None
-        for peer in [peer for peer in self._waiting if peer not in self._full]:
-            self._flush(peer)
+        while self._unsent:
+            peer, way = self._unsent.popitem()
+            if way.full is None:
+                self._flush(peer, way)
 
     def close(self) -> None:
         """Send nothing more, and give up what is open with every peer; idempotent."""
@@ -144,7 +161,7 @@ class DataLinks:
         if self._flush_handle is not None:
             self._flush_handle.cancel()
             self._flush_handle = None
-        peers = {*self._waiting, *self._full}
+        peers = set(self._ways)
         for side in (self._api, self._worker):
             if side is not None:
                 peers |= side.open_peers()
@@ -152,35 +169,38 @@ class DataLinks:
             self._break(peer, "this node is stopping")
 
     def _give_up(self, peer: NodeId) -> None:
-        if self._waiting_bytes[peer] > MAX_WAITING_BYTES:
+        way = self._ways.get(peer)
+        if way is not None and way.n_bytes > MAX_WAITING_BYTES:
             self._break(peer, "it takes nothing of what it asks for")
 
-    def _flush(self, peer: NodeId) -> None:
-        waiting = self._waiting[peer]
-        while waiting:
-            messages = _next_payload(waiting)
-            refusal = self._transport.send(peer, "data", pack_payload(messages))
-            if refusal == "queue_full":
-                self._full[peer] = asyncio.Event()
-                self._tasks.start(self._drain(peer), name=f"data to {peer}", essential=False)
-                return
-            if refusal is not None:
+    def _flush(self, peer: NodeId, way: _Way) -> None:
+        """Send what waits for one peer, until its way is full."""
+        messages = way.messages
+        n_sent = 0
+        while n_sent < len(messages):
+            n_next, n_bytes = _next_payload(messages, n_sent, way.n_bytes)
+            payload = pack_payload(tuple(messages[n_sent : n_sent + n_next]))
+            refusal = self._transport.send(peer, "data", payload)
+            if refusal is not None and refusal != "queue_full":
                 self._break(peer, f"this node cannot send to it ({refusal})")
                 return
-            for _ in messages:
-                self._waiting_bytes[peer] -= len(waiting.popleft())
-        del self._waiting[peer], self._waiting_bytes[peer]
+            if refusal is not None:
+                way.full = asyncio.Event()
+                self._tasks.start(self._drain(peer, way), name=f"data to {peer}", essential=False)
+                break
+            n_sent += n_next
+            way.n_bytes -= n_bytes
+        del messages[:n_sent]
 
-    async def _drain(self, peer: NodeId) -> None:
-        full = self._full[peer]
+    async def _drain(self, peer: NodeId, way: _Way) -> None:
         try:
             await self._transport.wait_room(peer, "data")
         finally:
-            if self._full.get(peer) is full:
-                del self._full[peer]
-            full.set()
-        if peer in self._waiting and peer not in self._full:
-            self._flush(peer)
+            full, way.full = way.full, None
+            if full is not None:
+                full.set()
+        if self._ways.get(peer) is way:
+            self._flush(peer, way)
 
     def _on_payload(self, peer: NodeId, payload: bytes) -> None:
         if self._is_closed:
@@ -205,10 +225,10 @@ class DataLinks:
             self._break(peer, f"the link to it is {state}")
 
     def _break(self, peer: NodeId, reason: str) -> None:
-        self._waiting.pop(peer, None)
-        del self._waiting_bytes[peer]
-        full = self._full.pop(peer, None)
-        if full is not None:
+        self._unsent.pop(peer, None)
+        way = self._ways.pop(peer, None)
+        if way is not None and way.full is not None:
+            full, way.full = way.full, None
             full.set()
         if self._api is not None:
             self._api.on_broken(peer, reason)
@@ -216,13 +236,15 @@ class DataLinks:
             self._worker.on_broken(peer, reason)
 
 
-def _next_payload(waiting: deque[bytes]) -> tuple[bytes, ...]:
-    """Give the first messages that fit into one payload; at least one."""
-    messages: list[bytes] = []
-    n_bytes = 0
-    for packed in waiting:
-        n_bytes += len(packed)
-        if messages and (n_bytes > PAYLOAD_BYTES or len(messages) == MAX_MESSAGES):
+def _next_payload(messages: list[bytes], start: int, waiting_bytes: int) -> tuple[int, int]:
+    """Say how many of the messages from `start` on fit into one payload, and their size."""
+    n_left = len(messages) - start
+    if waiting_bytes <= PAYLOAD_BYTES and n_left <= MAX_MESSAGES:
+        return n_left, waiting_bytes
+    n_messages = n_bytes = 0
+    for packed in itertools.islice(messages, start, start + MAX_MESSAGES):
+        if n_messages and n_bytes + len(packed) > PAYLOAD_BYTES:
             break
-        messages.append(packed)
-    return tuple(messages)
+        n_messages += 1
+        n_bytes += len(packed)
+    return n_messages, n_bytes
