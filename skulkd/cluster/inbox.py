@@ -12,12 +12,14 @@ from protocol.clock import Clock
 from protocol.envelope import Port
 from skulkd.cluster.zmq_sockets import (
     NOBLOCK,
+    POLLIN,
     Context,
     Socket,
     SocketReader,
     endpoint,
     make_inbox,
     plain_host,
+    readiness,
 )
 from skulkd.runtime.identity import KeyPair
 from skulkd.runtime.tasks import sleep
@@ -197,7 +199,8 @@ class Inbox:
             except zmq.Again:
                 return
             self._take(head, now_s)
-            if self._is_closed:
+            # To ask is cheaper than to be told by an exception.
+            if self._is_closed or not readiness(self._socket) & POLLIN:
                 return
 
     def _take(self, head: zmq.Frame, now_s: float) -> None:

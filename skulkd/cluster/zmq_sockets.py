@@ -167,7 +167,7 @@ class SocketReader:
 
     Args:
         socket: Whose descriptor is watched; used on the loop's thread alone.
-        drain: Reads, without waiting, as much as may be read in one turn.
+        drain: Reads, without waiting, as much as may be read in one turn; perhaps nothing.
         rest_s: Between two turns, once several in a row came within twice that time: what comes
             fast for long is read together, and a few frames are read at once.
     """
@@ -196,7 +196,7 @@ class SocketReader:
                 self._resting.cancel()
 
     def _turn(self) -> None:
-        if self._is_closed or self._resting is not None or not self._has_more():
+        if self._is_closed or self._resting is not None:
             return
         self._drain()
         # A socket closed by what it said must not be asked.

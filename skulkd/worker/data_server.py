@@ -253,7 +253,7 @@ class DataServer:
             async for frame in frames:
                 if type(frame) is Chunk:
                     for packed in pack_chunk(frame):
-                        sender.put(queue, packed, is_urgent=queue.is_urgent)
+                        sender.put(queue, packed, is_urgent=False)
                         if queue.is_spent or links.is_full(peer):
                             await self._wait_room(stream)
                 else:

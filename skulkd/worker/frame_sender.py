@@ -20,7 +20,7 @@ PACE_S: Final = 0.002
 processor time on both sides together, a frame in it 10 µs: without this, 32 streams of 50 tokens a
 second would cost half as much again."""
 URGENT_MESSAGES: Final = 2
-"""`Started`, and the first token."""
+"""`Started`, and the first token: the client waits for them more than for those behind."""
 _MESSAGE_BYTES: Final = 128 << 10
 
 
@@ -48,11 +48,6 @@ class FrameQueue:
         """Whether the API node has asked for no more yet."""
         return self.n_sent_bytes + self.waiting_bytes >= self.credit_bytes
 
-    @property
-    def is_urgent(self) -> bool:
-        """Whether the client waits for the next frame more than for those behind it."""
-        return self.n_messages < URGENT_MESSAGES
-
 
 @final
 class FrameSender:
@@ -76,7 +71,7 @@ class FrameSender:
         queue.waiting.append(packed)
         queue.waiting_bytes += len(packed)
         self._unsent[queue] = None
-        if is_urgent:
+        if is_urgent or queue.n_messages < URGENT_MESSAGES:
             if not self._is_next:
                 self._schedule(0.0)
         elif self._handle is None:

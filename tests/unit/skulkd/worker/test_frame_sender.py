@@ -38,7 +38,7 @@ class Bench:
         return [message for _, messages in self.payloads for message in messages]
 
     def put(self, queue: FrameQueue, text: str) -> None:
-        self.sender.put(queue, pack_frame(Chunk(text)), is_urgent=queue.is_urgent)
+        self.sender.put(queue, pack_frame(Chunk(text)), is_urgent=False)
 
 
 def run(story: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
