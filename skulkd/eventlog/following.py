@@ -69,7 +69,7 @@ class FollowingTerm:
         calls: Asks the master.
         transport: Tells the master what is durable here.
         report: Gets divergences.
-        tasks: Owns catching up.
+        tasks: Owns what waits and catches up.
         limits: How long is waited.
     """
 
@@ -98,7 +98,8 @@ class FollowingTerm:
         self._catching_up: asyncio.Task[None] | None = None
         self._buffer: deque[tuple[EventBatch, int]] = deque()
         self._n_buffered_bytes = 0
-        self._lag_timer: asyncio.TimerHandle | None = None
+        self._look: asyncio.Task[None] | None = None
+        """Looks again, a moment later, for events that a heartbeat spoke of."""
         self._is_ended = False
         self.n_garbage = 0
         """Batches whose records do not decode."""
@@ -129,9 +130,8 @@ class FollowingTerm:
             return
         tail = self._tail
         if head_seq > tail.seq:
-            if self._lag_timer is None:
-                loop = asyncio.get_running_loop()
-                self._lag_timer = loop.call_later(self._limits.grace_s, self._look_again, head_seq)
+            if self._look is None:
+                self._look = self._tasks.start(self._look_again(head_seq), name="look again")
         else:
             own = tail.recent.chain_at(head_seq)
             if own is not None and own != chain:
@@ -164,8 +164,8 @@ class FollowingTerm:
         """Take nothing more. A snapshot that is taking the log's place goes on."""
         self._is_ended = True
         self._buffer.clear()
-        if self._lag_timer is not None:
-            self._lag_timer.cancel()
+        if self._look is not None:
+            self._look.cancel()
         if self._catching_up is not None:
             self._catching_up.cancel()
 
@@ -234,8 +234,9 @@ class FollowingTerm:
         while self._n_buffered_bytes > MAX_BUFFERED_BYTES:
             self._n_buffered_bytes -= self._buffer.popleft()[1]
 
-    def _look_again(self, head_seq: int) -> None:
-        self._lag_timer = None
+    async def _look_again(self, head_seq: int) -> None:
+        await sleep(self._limits.grace_s)
+        self._look = None
         if self._tail.seq < head_seq and self._catching_up is None:
             self._catch_up()
 

@@ -226,6 +226,25 @@ def test_commands_that_wait_for_a_member_do_not_keep_it_from_catching_up() -> No
     with_world(story)
 
 
+def test_nothing_looks_for_late_events_once_the_node_has_ended() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(2)
+        second = world.node(2)
+        await world.settle()
+        term = first.masters.term
+        assert term is not None
+        failures: list[dict[str, object]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: failures.append(context))
+        seq = second.log.commit_seq
+        second.log.hear_commit(term, seq, seq + 1, bytes(16))
+        await world.crash(2)
+        await asyncio.sleep(5)
+        assert failures == []
+
+    with_world(story)
+
+
 def test_events_that_come_before_word_of_their_master_are_taken_once_it_is_followed() -> None:
     async def story(world: LogWorld) -> None:
         await world.found(3)
