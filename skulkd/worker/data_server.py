@@ -259,6 +259,8 @@ class DataServer:
                 else:
                     sender.put(queue, pack_frame(frame), is_urgent=True)
                     if type(frame) is not Started:
+                        # It is on its way while what served it is put away.
+                        sender.flush()
                         return
         finally:
             await frames.aclose()
