@@ -9,7 +9,8 @@
     ├── EngineError      the inference process and what it answers
     ├── RunnerError      starting, watching and ending that process
     ├── RequestError     what a client asked for
-    └── ClientError      what the operator's program meets before a node has answered
+    ├── ClientError      what the operator's program meets before a node has answered
+    └── SessionError     why a session between that program and a node ends
 
 A bug is none of these: it is logged with its story and answered as `internal.bug`.
 """
@@ -115,11 +116,18 @@ ErrorCode = Literal[
     "request.forbidden",
     "request.cancelled",
     "request.overloaded",
+    "request.upgrade_required",
+    "request.stream_gone",
     "client.usage",
     "client.unreachable",
     "client.timeout",
     "client.bad_answer",
     "client.insecure_key",
+    "client.certificate_changed",
+    "client.stream_cut",
+    "session.incompatible",
+    "session.slow_reader",
+    "session.deadline",
     "internal.bug",
 ]
 """Stable and never reused; each has an entry in docs/errors.md."""
@@ -214,6 +222,10 @@ class ClientError(SkulkError):
     """The operator's program cannot ask a node, or cannot read its answer."""
 
 
+class SessionError(SkulkError):
+    """A session cannot be, or goes on no longer."""
+
+
 _BY_PREFIX: Final[dict[str, type[SkulkError]]] = {
     "config": ConfigError,
     "protocol": ProtocolError,
@@ -224,6 +236,7 @@ _BY_PREFIX: Final[dict[str, type[SkulkError]]] = {
     "runner": RunnerError,
     "request": RequestError,
     "client": ClientError,
+    "session": SessionError,
 }
 
 

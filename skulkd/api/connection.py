@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Final, Literal, final
+from typing import Final, Literal, cast, final
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -25,7 +25,7 @@ from protocol.clock import Clock
 from protocol.errors import ErrorCode, RequestError
 from skulkd.api.auth import is_loopback
 from skulkd.api.errors import error_reply
-from skulkd.api.http import CONNECTION
+from skulkd.api.http import CONNECTION, UpgradedProtocol
 
 _REASONS: Final = {
     400: b"Bad Request",
@@ -122,6 +122,24 @@ class GuardedHttp(HttpToolsProtocol):
     def close_after_response(self) -> None:
         """Close once the present response has been sent."""
         self.cycle.keep_alive = False
+
+    def upgrade(self, head: bytes, protocol: UpgradedProtocol) -> None:
+        """Answer with `head`, and leave the transport to another protocol: HTTP ends here."""
+        self.cycle.response_started = self.cycle.response_complete = True
+        if self._is_lost or self.transport.is_closing():
+            return
+        self._disarm()
+        self._disarm_stall()
+        self._unset_keepalive_if_required()
+        connections = cast("set[object]", self.connections)
+        connections.discard(self)
+        connections.add(protocol)
+        protocol.client = self.client
+        protocol.on_gone = lambda: connections.discard(protocol)
+        self.transport.write(head)
+        self.transport.set_protocol(cast("asyncio.Protocol", protocol))
+        self.flow.resume_reading()
+        protocol.connection_made(self.transport)
 
     # ---- asyncio.Protocol ----
 

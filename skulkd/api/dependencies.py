@@ -21,6 +21,7 @@ from skulkd.api.ports import (
     ReadingsView,
 )
 from skulkd.api.sse import StreamLimits
+from skulkd.api.streams import KeepLimits
 from skulkd.eventlog.gateway import CommandGateway, StateView
 from skulkd.runtime.tasks import Tasks
 
@@ -68,3 +69,4 @@ class ApiDependencies:
     max_held_body_bytes: int = MAX_HELD_BYTES
     facts_wait_s: float = 15.0
     stream_limits: StreamLimits = field(default_factory=StreamLimits)
+    keep_limits: KeepLimits = field(default_factory=KeepLimits)

@@ -113,6 +113,11 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "request.forbidden": 403,
     "request.cancelled": CLIENT_CLOSED_REQUEST,
     "request.overloaded": 503,
+    "request.upgrade_required": 426,
+    "request.stream_gone": 410,
+    "session.incompatible": 400,
+    "session.slow_reader": 408,
+    "session.deadline": 504,
     "internal.bug": 500,
 }
 

@@ -3,6 +3,7 @@
 Nothing here builds an object per streamed frame.
 """
 
+from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, final
@@ -53,6 +54,34 @@ class Connection(Protocol):
 
     def close_after_response(self) -> None:
         """Close once the present response has been sent."""
+        ...
+
+    def upgrade(self, head: bytes, protocol: "UpgradedProtocol") -> None:
+        """Answer with `head`, and leave the transport to another protocol: HTTP ends here.
+
+        Nothing happens where the client has gone.
+        """
+        ...
+
+
+class UpgradedProtocol(Protocol):
+    """What a connection becomes by an upgrade; the listener closes it as it closes the others."""
+
+    client: tuple[str, int] | None
+    """The peer's address and port; set before the transport is handed over."""
+    on_gone: Callable[[], None]
+    """Called once when the connection is closed; set like `client`."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Take the transport over."""
+        ...
+
+    def shutdown(self) -> None:
+        """Close in order."""
+        ...
+
+    def abort(self) -> None:
+        """Drop the connection."""
         ...
 
 
@@ -154,6 +183,11 @@ class Request:
         """The peer's address, without port."""
         client: tuple[str, int] | None = self._scope["client"]
         return client[0] if client else ""
+
+    @property
+    def ends(self) -> tuple[tuple[str, int] | None, tuple[str, int | None] | None]:
+        """The peer's address and ours, with their ports."""
+        return self._scope["client"], self._scope["server"]
 
     @property
     def own_address(self) -> str:
@@ -290,7 +324,23 @@ class StreamReply:
         await self.run(send)
 
 
-Answer = Reply | StreamReply
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeReply:
+    """A response after which the connection speaks something else."""
+
+    connection: Connection
+    head: bytes
+    """The whole response."""
+    protocol: UpgradedProtocol
+    status: int = 101
+
+    async def send_to(self, send: Send, extra: tuple[Header, ...] = ()) -> None:
+        """Hand the connection over; what would be further headers means nothing any more."""
+        del send, extra
+        self.connection.upgrade(self.head, self.protocol)
+
+
+Answer = Reply | StreamReply | UpgradeReply
 Handler = Callable[[Request], Awaitable[Answer]]
 
 

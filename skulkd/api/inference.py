@@ -5,8 +5,9 @@ wrong after that is its first or last event. A whole answer commits nothing befo
 every failure has its own status.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final, Protocol, final
 
 from pydantic import ValidationError
@@ -20,23 +21,27 @@ from protocol.tasks import ChatTask
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.dialects.openai_chat import ChatCall, parse_chat
 from skulkd.api.dialects.openai_chat_output import (
+    DONE,
     ChatAnswer,
     ChatStream,
     error_event,
     opening_comment,
 )
 from skulkd.api.errors import bug, envelope, invalid_body
-from skulkd.api.http import Answer, Reply, Request, Send, StreamReply, json_reply
-from skulkd.api.interrupt import Interruptible, stopping
+from skulkd.api.http import Answer, Principal, Reply, Request, Send, StreamReply, json_reply
+from skulkd.api.interrupt import Interruptible, client_gone, stopping
 from skulkd.api.json_body import decode_object
+from skulkd.api.query import MAX_DIGITS, whole_number
 from skulkd.api.selection import Sight, choose
 from skulkd.api.sse import SSE_HEADERS, EventStream
+from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
 from skulkd.runtime.logs import command_id as log_command_id
 
 _log = logging.getLogger(__name__)
 
 _RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.gone"})
 _BUSY_RETRY_S: Final = 1
+_COPY_BYTES: Final = 64 << 10
 
 
 @final
@@ -51,6 +56,7 @@ class ChatService:
         self._deps = deps
         self._in_flight: dict[InstanceId, int] = {}
         self._open: dict[CommandId, _Interruptible] = {}
+        self._kept = KeptStreams(self.cancel_here, deps.keep_limits)
         deps.cancels.add_here(self.cancel_here)
 
     @property
@@ -62,9 +68,73 @@ class ChatService:
         """End every request with an error that says so; new ones are refused by the app."""
         for running in list(self._open.values()):
             running.interrupt(stopping())
+        self._kept.stop()
 
     async def chat(self, request: Request) -> Answer:
         """`POST /v1/chat/completions`."""
+        call, candidates = await self._admitted(request)
+        return (
+            self._stream(request, call, candidates)
+            if call.stream
+            else (await self._whole(request, call, candidates))
+        )
+
+    async def open(self, request: Request, on_end: Callable[[], None]) -> KeptStream:
+        """Begin a chat whose stream lasts without a connection: one of a session.
+
+        Args:
+            request: As for `chat`.
+            on_end: Called once when the stream is over; not where this raises.
+
+        Raises:
+            SkulkError: What `chat` refuses with; `request.overloaded`.
+        """
+        if self._kept.is_crowded():
+            raise RequestError(
+                "request.overloaded",
+                "the streams that wait to be read take all the memory that there is for them",
+                remediation="Try again shortly, or send the request over HTTP.",
+                retry_after_s=5,
+            )
+        call, candidates = await self._admitted(request)
+        command_id = call.task.command_id
+        kept = self._kept.open(command_id, request.principal.name, None)
+        stream = self._open[command_id] = _OpenStream(kept, request)
+
+        async def produce() -> None:
+            try:
+                await self._produce(call, candidates, stream)
+            finally:
+                del self._open[command_id]
+                stream.close()
+                on_end()
+
+        self._deps.tasks.start(produce(), name=f"chat {command_id}", essential=False)
+        return kept
+
+    def kept(self, command_id: CommandId, principal: Principal) -> KeptStream:
+        """Find a stream that is under way, or ended a while ago.
+
+        Raises:
+            RequestError: `request.not_found`.
+        """
+        return self._kept.find(command_id, principal)
+
+    async def resume(self, request: Request) -> Answer:
+        """`GET /v1/streams/{command_id}`: what a stream has said from an offset on, and goes on."""
+        command_id = parse_command_id(request.params["command_id"])
+        request.command_id = command_id
+        offset = whole_number(request, "offset", 0)
+        last_id = request.headers.get(b"last-event-id")
+        if last_id is not None and last_id.isdigit() and len(last_id) <= MAX_DIGITS:
+            offset = int(last_id) + 1
+        kept = self._kept.find(command_id, request.principal)
+        kept.read_from(offset, _ignore).close()  # what is wrong with it is told before a stream
+        return StreamReply(
+            run=lambda send: self._read_on(request, send, kept, offset), headers=SSE_HEADERS
+        )
+
+    async def _admitted(self, request: Request) -> tuple[ChatCall, tuple[Instance, ...]]:
         fields = await decode_object(await request.body())
         command_id = self._deps.gateway.mint_command_id()
         request.command_id = command_id
@@ -73,12 +143,7 @@ class ChatService:
             call = parse_chat(fields, command_id=command_id)
         except ValidationError as error:
             raise invalid_body(error, ChatTask) from error
-        candidates = self._admit(call)
-        return (
-            self._stream(request, call, candidates)
-            if call.stream
-            else (await self._whole(request, call, candidates))
-        )
+        return call, self._admit(call)
 
     async def cancel(self, request: Request) -> Answer:
         """`POST /v1/cancel/{command_id}`."""
@@ -192,7 +257,8 @@ class ChatService:
                 name=task.command_id,
             )
             events.put(opening_comment(task.command_id))
-            stream = self._open[task.command_id] = _OpenStream(events, request)
+            kept = self._kept.open(task.command_id, request.principal.name, events)
+            stream = self._open[task.command_id] = _OpenStream(kept, request)
             producer = self._deps.tasks.start(
                 self._produce(call, candidates, stream),
                 name=f"chat {task.command_id}",
@@ -211,8 +277,30 @@ class ChatService:
                 del self._open[task.command_id]
                 if not producer.done():
                     producer.cancel()
+                stream.close()
 
         return StreamReply(run=run, headers=SSE_HEADERS)
+
+    async def _read_on(self, request: Request, send: Send, kept: KeptStream, offset: int) -> None:
+        events = EventStream(
+            request.connection,
+            clock=self._deps.clock,
+            limits=self._deps.stream_limits,
+            name=f"{kept.command_id} again",
+        )
+        events.put(opening_comment(kept.command_id))
+        more = asyncio.Event()
+        reader = kept.read_from(offset, more.set)
+        copying = self._deps.tasks.start(
+            _copy(reader, more, events), name=f"read {kept.command_id} again", essential=False
+        )
+        request.connection.on_lost(events.lose)
+        try:
+            await events.run(send)
+        finally:
+            request.connection.on_lost(None)
+            copying.cancel()
+            reader.close()
 
     async def _produce(
         self, call: ChatCall, candidates: tuple[Instance, ...], stream: "_OpenStream"
@@ -231,7 +319,7 @@ class ChatService:
     async def _relay(
         self, frames: AsyncIterator[Frame], call: ChatCall, stream: "_OpenStream"
     ) -> None:
-        task, events = call.task, stream.events
+        task, kept = call.task, stream.kept
         encoder = ChatStream(
             command_id=task.command_id,
             model_id=task.model_id,
@@ -241,12 +329,11 @@ class ChatService:
         )
         async for frame in frames:
             if isinstance(frame, Chunk):
-                events.put(encoder.chunk(frame))
-                if events.is_full:
-                    await events.room()
+                kept.put(encoder.chunk(frame))
+                if kept.is_full:
+                    await kept.room()
             elif isinstance(frame, Finished):
-                events.put(encoder.finish(frame))
-                events.end()
+                kept.put_last(encoder.finish(frame))
             elif isinstance(frame, Failed):
                 stream.interrupt(_failure(frame.error))
 
@@ -303,16 +390,57 @@ class _Interruptible(Protocol):
 class _OpenStream:
     """A stream being served."""
 
-    def __init__(self, events: EventStream, request: Request) -> None:
-        self.events = events
+    def __init__(self, kept: KeptStream, request: Request) -> None:
+        self.kept = kept
         self._request = request
 
     def interrupt(self, reason: SkulkError) -> None:
         """Make an error the last event."""
+        if self.kept.ended_at_s is not None:
+            return
         body = envelope(reason, dialect="openai", command_id=self._request.command_id)
-        self.events.put(error_event(body))
-        self.events.end()
+        self.kept.put(error_event(body))
+        self.kept.end()
         self._request.connection.close_after_response()
+
+    def close(self) -> None:
+        """See that it has an end: its producer has been ended, or its client has gone."""
+        self.interrupt(client_gone())
+
+
+async def _copy(reader: StreamReader, more: asyncio.Event, events: EventStream) -> None:
+    """Copy a kept stream to a client to its end."""
+    try:
+        await _copy_events(reader, more, events)
+    except RequestError as error:
+        body = envelope(error, dialect="openai", command_id=reader.stream.command_id)
+        events.put(error_event(body))
+    finally:
+        events.end()
+
+
+async def _copy_events(reader: StreamReader, more: asyncio.Event, events: EventStream) -> None:
+    """Give each event with its number as its id.
+
+    Raises:
+        RequestError: `request.stream_gone`.
+    """
+    while not reader.is_at_end:
+        more.clear()
+        number = reader.offset
+        for event in reader.take(_COPY_BYTES):
+            events.put(b"id: %d\n%b" % (number, event))
+            number += 1
+        if events.is_full:
+            await events.room()
+        elif not reader.has_more:
+            await more.wait()
+    if reader.stream.is_done:
+        events.put(DONE)
+
+
+def _ignore() -> None:
+    """Nobody waits."""
 
 
 def _failure(error: ErrorBody) -> SkulkError:

@@ -23,7 +23,7 @@ from skulkd.api.http import (
     Receive,
     Reply,
     Request,
-    StreamReply,
+    UpgradedProtocol,
 )
 from skulkd.api.interrupt import stopping
 from skulkd.api.routes import RouteSpec, RouteTable
@@ -54,6 +54,9 @@ class _NoConnection:
 
     def close_after_response(self) -> None:
         """There is nothing to close."""
+
+    def upgrade(self, head: bytes, protocol: UpgradedProtocol) -> None:
+        """Nothing becomes of it: no request that comes here asks for one."""
 
 
 @final
@@ -127,7 +130,7 @@ class PeerApiServer:
                 details={"param": "node"},
             )
         answer = await self._run(route, request)
-        if isinstance(answer, StreamReply):
+        if not isinstance(answer, Reply):
             raise RequestError(
                 "request.forbidden",
                 "a stream is not answered to another node",

@@ -12,7 +12,7 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, final
+from typing import Final, cast, final
 
 from uvicorn.config import Config
 
@@ -21,6 +21,7 @@ from protocol.errors import ConfigError, RequestError
 from skulkd.api.app import ApiApp
 from skulkd.api.auth import is_loopback
 from skulkd.api.connection import ConnectionLimits, GuardedHttp, SharedState
+from skulkd.api.http import UpgradedProtocol
 from skulkd.eventlog.gateway import StateView
 from skulkd.runtime.port_holder import holder_of
 from skulkd.runtime.tasks import run_blocking, sleep
@@ -172,9 +173,9 @@ class ApiServer:
             if late:
                 _log.error("%d requests ignore their cancellation", len(late))
 
-    def connections(self) -> list[GuardedHttp]:
+    def connections(self) -> list[GuardedHttp | UpgradedProtocol]:
         """Give the connections that are open now."""
-        return [item for item in self._shared.connections if isinstance(item, GuardedHttp)]
+        return list(cast("set[GuardedHttp | UpgradedProtocol]", self._shared.connections))
 
     # ---- Sockets ----
 
