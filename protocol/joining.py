@@ -2,7 +2,9 @@
 
 By a token: `JoinRequest`, answered by `Welcome`. By a code of six words first `GuestProof`,
 answered by `HostProof`, so that nobody says anything of itself to somebody who does not know the
-code. In place of any answer stands `JoinRefusal`.
+code. Before a guest is admitted the member dials it back and asks `JoinQuestion`, answered by
+`JoinConfirmed`, of whoever has the key that the guest has named. In place of any answer stands
+`JoinRefusal`.
 
 The two fields `wire` and `build` of every payload are read whatever the wire version, so that two
 nodes that cannot understand each other can still say why.
@@ -72,6 +74,29 @@ class JoinRequest(FrozenModel):
     api_port: Annotated[int, Field(ge=0, le=65535)] = 0
 
 
+class JoinQuestion(FrozenModel):
+    """A member asks who has a guest's node key whether it is the one that wants to join.
+
+    On a connection that the member has dialled, to nobody but the holder of that key, and with its
+    own key.
+    """
+
+    kind: Literal["join_question"] = "join_question"
+    wire: Wire = WIRE_VERSION
+    build: ShortText
+    digest: Proof
+    """SHA-256 of the payload with the `JoinRequest`."""
+
+
+class JoinConfirmed(FrozenModel):
+    """It is, with this very request, and it has asked this very member."""
+
+    kind: Literal["join_confirmed"] = "join_confirmed"
+    wire: Wire = WIRE_VERSION
+    build: ShortText
+    digest: Proof
+
+
 class FellowMember(FrozenModel):
     """A member that the new one shall dial."""
 
@@ -106,8 +131,10 @@ class JoinRefusal(FrozenModel):
     details: Annotated[dict[str, DetailValue], Field(max_length=16)] = {}
 
 
-GuestMessage = GuestProof | JoinRequest
-HostMessage = HostProof | Welcome | JoinRefusal
+GuestMessage = GuestProof | JoinRequest | JoinQuestion
+"""What is said to a node by one that dials it with a key admitted for this alone."""
+HostMessage = HostProof | Welcome | JoinConfirmed | JoinRefusal
+"""What is answered."""
 
 _GUEST: Final[TypeAdapter[GuestMessage]] = TypeAdapter(
     Annotated[GuestMessage, Field(discriminator="kind")]
@@ -118,7 +145,7 @@ _HOST: Final[TypeAdapter[HostMessage]] = TypeAdapter(
 
 
 def read_guest(data: bytes) -> GuestMessage | OtherWire:
-    """Read what a guest says.
+    """Read what the one that has dialled says.
 
     Raises:
         ProtocolError: `protocol.bad_frame`, `protocol.too_large`.
@@ -129,7 +156,7 @@ def read_guest(data: bytes) -> GuestMessage | OtherWire:
 
 
 def read_host(data: bytes) -> HostMessage | OtherWire:
-    """Read what a member answers.
+    """Read what is answered.
 
     Raises:
         ProtocolError: `protocol.bad_frame`, `protocol.too_large`.

@@ -30,13 +30,12 @@ from skulkd.api.server import ApiListeners, ApiServer
 from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor
 from skulkd.cluster.discovery import Announcement, cluster_hash_of
-from skulkd.cluster.reach import reach_back
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import Peer
 from skulkd.config import LoadedSettings
 from skulkd.eventlog.cluster_change import change_cluster
 from skulkd.eventlog.journal_term import TermFile
-from skulkd.node_parts import NodeParts, door_parts, door_settings, operator_peers
+from skulkd.node_parts import NodeParts, door_parts, door_settings, operator_peers, way_back
 from skulkd.own_membership import OwnMembership
 from skulkd.rooms import Rooms, RoomsParts, RoomsSpec
 from skulkd.runtime.choices import Choices, ChoicesFile, KeptChoices
@@ -154,7 +153,7 @@ class Node:
             build=self._face.version,
             rooms=rooms,
             door=self._transport,
-            reach_back=reach_back,
+            prover=way_back(self._settings, self._identity, self._face, door),
             choices=self._choices,
             random_bytes=secrets.token_bytes,
             restart=self._restart,

@@ -23,16 +23,18 @@ from skulkd.api.open_door import OpenDoor
 from skulkd.api.peer_api_client import PeerApiClient
 from skulkd.api.previews import PreviewService
 from skulkd.api.server import ApiListeners
-from skulkd.cluster.addresses import PeerAddress, parse_cluster, parse_peer
+from skulkd.cluster.addresses import PeerAddress, parse_cluster, parse_peer, split_address
 from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, DoorTransport
 from skulkd.cluster.discovery import Discovery
 from skulkd.cluster.file_client import FileClient
 from skulkd.cluster.file_plane import FilePlane
 from skulkd.cluster.file_server import FileServer
+from skulkd.cluster.guests import GuestDialler
 from skulkd.cluster.interfaces import read_machine
 from skulkd.cluster.join_guest import JoinGuest
 from skulkd.cluster.peer_holdings import ReadHoldings
+from skulkd.cluster.reach import WayBack
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.config import LoadedSettings, Settings
 from skulkd.core.health import Switches
@@ -104,6 +106,24 @@ def door_parts(
         make_discovery=make_discovery if settings.mdns else None,
         read_machine=read_machine,
     )
+
+
+def way_back(settings: Settings, identity: Identity, face: NodeFace, door: ClusterDoor) -> WayBack:
+    """Say how guests are dialled back."""
+    named = (split_address(peer.address)[0] for peer in operator_peers(settings))
+    return WayBack(
+        make_dialler=_make_dialler,
+        keys=identity.keys,
+        build=face.version,
+        is_neighbour=door.is_neighbour,
+        named_hosts=frozenset(named),
+    )
+
+
+def _make_dialler() -> GuestDialler:
+    from skulkd.cluster.zmq_guest_dialler import ZmqGuestDialler
+
+    return ZmqGuestDialler()
 
 
 def _load_libraries() -> None:
@@ -328,9 +348,11 @@ class NodeParts:
         )
 
     def _make_guest(self) -> JoinGuest:
-        from skulkd.cluster.zmq_guest_dialler import ZmqGuestDialler
-
-        return JoinGuest(dialler=ZmqGuestDialler(), clock=self.clock)
+        return JoinGuest(
+            dialler=_make_dialler(),
+            clock=self.clock,
+            requests=self.membership.host.own_requests,
+        )
 
     def _name_of(self, node_id: NodeId) -> str:
         return name_of(self.rooms.replica.state, node_id)

@@ -18,7 +18,8 @@ from protocol.ids import ClusterId, TokenId, cluster_id_of
 from protocol.joining import FellowMember, JoinRequest, Welcome
 from protocol.state import ClusterState
 from skulkd.cluster.guests import GuestDoor
-from skulkd.cluster.join_host import JoinHost, ReachBack
+from skulkd.cluster.join_host import JoinHost
+from skulkd.cluster.reach import KeyProver
 from skulkd.rooms import Rooms
 from skulkd.runtime.choices import MAX_SEEDS, Choices, KeptChoices, Seed
 from skulkd.runtime.identity import Identity
@@ -43,7 +44,7 @@ class OwnMembership:
         build: As guests are told.
         rooms: Its log and its master.
         door: Where guests come in.
-        reach_back: Dials a guest before it is admitted.
+        prover: Dials a guest before it is admitted, and has it prove its key.
         choices: Where seeds are kept.
         random_bytes: For the id of the cluster of one that a removed node becomes.
         restart: Has the rooms end and begin anew.
@@ -57,7 +58,7 @@ class OwnMembership:
         build: str,
         rooms: Rooms,
         door: GuestDoor,
-        reach_back: ReachBack,
+        prover: KeyProver,
         choices: KeptChoices,
         random_bytes: Callable[[int], bytes],
         restart: Callable[[], None],
@@ -80,7 +81,7 @@ class OwnMembership:
             clock=rooms.clock,
             tasks=tasks,
             admit=self._admit,
-            reach_back=reach_back,
+            prover=prover,
             on_spent=self._on_spent,
         )
 

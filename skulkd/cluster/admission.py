@@ -56,12 +56,15 @@ class Admission:
         self._guest_names = frozenset(self._guests.values())
 
     def judge(self, port: Port, public_key: bytes) -> Verdict:
-        """Decide about one who has proved to have the secret half of a key."""
+        """Decide about one who has proved to have the secret half of a key.
+
+        A member that this node asks to be let in again dials back as a guest does.
+        """
+        if public_key in self._guests and port == "election":
+            return Verdict(GUEST_PREFIX + self._guests[public_key])
         if public_key in self._members:
             return Verdict(self._members[public_key])
         if public_key in self._guests:
-            if port == "election":
-                return Verdict(GUEST_PREFIX + self._guests[public_key])
             return Verdict(None, GUEST_BEYOND)
         if public_key == self._own_key:
             return Verdict(None, OWN_KEY)

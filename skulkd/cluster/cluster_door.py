@@ -17,6 +17,7 @@ from skulkd.cluster.addresses import (
     MachineAddresses,
     advertised,
     bindings,
+    is_on_link,
 )
 from skulkd.cluster.closed_transport import ClosedTransport, OpenTransport
 from skulkd.cluster.discovery import Announcement, Discovery, DiscoveryStatus, OnSighting, Sighting
@@ -109,6 +110,10 @@ class ClusterDoor:
     def bound(self) -> tuple[str, ...]:
         """The addresses that this node listens on."""
         return self._bindings.hosts if self._ports is not None else ()
+
+    def is_neighbour(self, host: str) -> bool:
+        """Say whether an IP address is on a link that this node listens on."""
+        return is_on_link(host, self._bindings.addresses)
 
     @property
     def missing(self) -> tuple[str, ...]:

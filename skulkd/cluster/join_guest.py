@@ -39,6 +39,7 @@ from skulkd.cluster.code_keys import CodeKeys, derive, is_proof, prove
 from skulkd.cluster.curve_keys import key_pair_of
 from skulkd.cluster.discovery import Sighting
 from skulkd.cluster.guests import GuestDialler, firewall_lines
+from skulkd.cluster.own_requests import OwnRequests
 from skulkd.core.invitations import OpenToken, token_expired
 from skulkd.runtime.identity import KeyPair
 from skulkd.runtime.tasks import run_blocking
@@ -103,11 +104,13 @@ class JoinGuest:
     Args:
         dialler: The way out.
         clock: Its wall time tells whether a token that was refused has expired.
+        requests: Where it is noted what is asked, for the member that dials back to be told.
     """
 
-    def __init__(self, *, dialler: GuestDialler, clock: Clock) -> None:
+    def __init__(self, *, dialler: GuestDialler, clock: Clock, requests: OwnRequests) -> None:
         self._dialler = dialler
         self._clock = clock
+        self._requests = requests
 
     async def join_by_token(
         self, token: OpenToken, request: JoinRequest, *, peers: Sequence[PeerAddress] = ()
@@ -130,11 +133,12 @@ class JoinGuest:
         hosts = [
             HostCandidate(public_key=token.inviter_key, address=address) for address in addresses
         ]
-        outcome = await first_success(
-            [partial(self._ask_in, host, guest, payload) for host in hosts],
-            stagger_s=TOKEN_STAGGER_S,
-            name="join",
-        )
+        with self._requests.asking(token.inviter_key, payload):
+            outcome = await first_success(
+                [partial(self._ask_in, host, guest, payload) for host in hosts],
+                stagger_s=TOKEN_STAGGER_S,
+                name="join",
+            )
         if isinstance(outcome, Failures):
             raise self._token_failure(token, outcome.errors)
         return _accepted(outcome, cluster_id=token.cluster_id)
@@ -168,7 +172,9 @@ class JoinGuest:
         if isinstance(outcome, Failures):
             raise _code_failure(outcome.errors)
         payload = pack(request.model_copy(update={"cluster_id": None}))
-        return _accepted(await self._ask_in(outcome, keys.guest, payload), cluster_id=None)
+        with self._requests.asking(outcome.public_key, payload):
+            answer = await self._ask_in(outcome, keys.guest, payload)
+        return _accepted(answer, cluster_id=None)
 
     async def _ask_in(self, host: HostCandidate, guest: KeyPair, payload: bytes) -> "_Answer":
         """Ask to be admitted; a refusal is an answer, since another address would give it too."""

@@ -2,8 +2,9 @@
 
 Guests come through the door (skulkd/cluster/guests.py) by the key of an invitation. One that comes
 by a token may ask at once; one that comes by a code proves first that it knows the code, and is
-proven to in turn. Whether an invitation still holds is decided where everything is decided: by the
-command that admits a member. What a guest is told when it does not is an error with its remedy.
+proven to in turn. Each is dialled back, to prove its node key. Whether an invitation still holds is
+decided where everything is decided: by the command that admits a member. What a guest is told when
+it does not is an error with its remedy.
 """
 
 import logging
@@ -24,6 +25,7 @@ from protocol.joining import (
     FellowMember,
     GuestProof,
     HostProof,
+    JoinQuestion,
     JoinRefusal,
     JoinRequest,
     Welcome,
@@ -32,7 +34,10 @@ from protocol.joining import (
 from protocol.state import JoinToken
 from skulkd.cluster.addresses import split_address
 from skulkd.cluster.code_keys import is_proof, prove
-from skulkd.cluster.guests import GuestDoor, GuestReply, firewall_lines
+from skulkd.cluster.guests import GuestDoor, GuestReply
+from skulkd.cluster.own_requests import OwnRequests, request_digest
+from skulkd.cluster.reach import KeyProver
+from skulkd.core.invitation_decisions import invitation_over
 from skulkd.core.invitations import CODE_TRIES, CODE_VALID_S
 from skulkd.runtime.identity import Identity
 from skulkd.runtime.tasks import Tasks, sleep, timeout
@@ -54,8 +59,6 @@ MAX_SAID: Final = 20
 Admit = Callable[[JoinRequest, TokenId], Awaitable[Welcome]]
 """Makes the guest a member; raises a SkulkError that the guest is to be told. A member that asks
 again, because it did not hear the answer, is welcomed again."""
-ReachBack = Callable[[tuple[str, ...]], Awaitable[str]]
-"""Dials a guest's addresses, `HOST:BASE`; gives why none of them answers, or nothing."""
 OnSpent = Callable[[TokenId], None]
 """Called when a code has been guessed at too often and lets nobody in any more."""
 
@@ -73,6 +76,18 @@ class _OpenCode:
     """Public keys of guests, in hexadecimal."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Guest:
+    """One that asks to be admitted."""
+
+    request: JoinRequest
+    digest: bytes
+    token_id: TokenId
+    host: str
+    """Where it comes from."""
+    reply: GuestReply
+
+
 @final
 class JoinHost:
     """Lets guests in, by the invitations that this node has made.
@@ -84,8 +99,8 @@ class JoinHost:
         clock: Monotonic, the same that the door stamps strangers by.
         tasks: Where admissions run.
         admit: See `Admit`.
-        reach_back: Dials a guest before it is admitted, so that one whom nobody could reach is told
-            so; None admits it unseen.
+        prover: Dials a guest before it is admitted: the key of its invitation, by which it comes
+            in, says nothing of the node key that it names.
         on_spent: See `OnSpent`.
     """
 
@@ -98,7 +113,7 @@ class JoinHost:
         clock: Clock,
         tasks: Tasks,
         admit: Admit,
-        reach_back: ReachBack | None = None,
+        prover: KeyProver,
         on_spent: OnSpent | None = None,
     ) -> None:
         self._door = door
@@ -107,7 +122,7 @@ class JoinHost:
         self._clock = clock
         self._tasks = tasks
         self._admit = admit
-        self._reach_back = reach_back
+        self._prover = prover
         self._on_spent = on_spent
         self._tokens: dict[TokenId, JoinToken] = {}
         self._codes: dict[TokenId, _OpenCode] = {}
@@ -118,6 +133,8 @@ class JoinHost:
         self._said_since_s = float("-inf")
         self.n_unheard = 0
         """Payloads of guests that said too much at once."""
+        self.own_requests: Final = OwnRequests(build=build, on_change=self._open_door)
+        """What this node asks as a guest itself: the members that it asks come in by this door."""
         door.on_guest(self._on_guest)
 
     def set_tokens(self, tokens: Mapping[TokenId, JoinToken]) -> None:
@@ -162,7 +179,7 @@ class JoinHost:
             for token_id, token in self._tokens.items()
             if not (token_id in self._codes and self._codes[token_id].is_spent)
         }
-        self._door.set_guest_keys(keys)
+        self._door.set_guest_keys({**keys, **self.own_requests.keys()})
 
     # ---- What guests say ----
 
@@ -188,13 +205,12 @@ class JoinHost:
         message = read_guest(payload)
         if isinstance(message, OtherWire):
             raise self._other_wire(message)
+        if isinstance(message, JoinQuestion):
+            reply(pack(self.own_requests.confirm(token_id, message)))
+            return
         token = self._tokens.get(token_id)
         if token is None:
-            raise ClusterError(
-                "cluster.token_unknown",
-                f"invitation {token_id} is not valid here any more",
-                remediation="Make a new one on a member: skulk cluster invite",
-            )
+            raise _token_unknown(token_id)
         code = self._code_of(token)
         if isinstance(message, GuestProof):
             reply(pack(self._answer_proof(message, token_id, code)))
@@ -211,7 +227,8 @@ class JoinHost:
                 remedy="Try again in a few seconds.",
             )
         self._n_admissions += 1
-        welcoming = self._welcome(message, token_id, host, reply)
+        guest = _Guest(message, request_digest(payload), token_id, host, reply)
+        welcoming = self._welcome(guest)
         try:
             self._tasks.start(welcoming, name=f"admit {message.node_id}", essential=False)
         except RuntimeError:
@@ -296,14 +313,12 @@ class JoinHost:
 
     # ---- Admission ----
 
-    async def _welcome(
-        self, request: JoinRequest, token_id: TokenId, host: str, reply: GuestReply
-    ) -> None:
+    async def _welcome(self, guest: "_Guest") -> None:
+        request, host, reply = guest.request, guest.host, guest.reply
         try:
             async with timeout(ADMIT_S):
-                if self._may_let_in(token_id):
-                    await self._check_way_back(request)
-                welcome = await self._admit(request, token_id)
+                await self._prove_key(guest)
+                welcome = await self._admit(request, guest.token_id)
         except SkulkError as error:
             self._refuse(error, host, reply)
         except TimeoutError:
@@ -317,35 +332,32 @@ class JoinHost:
             self._refuse(bug, host, reply)
             raise
         else:
-            _log.info("%s (%s) joined by %s", request.name, request.node_id, token_id)
+            _log.info("%s (%s) joined by %s", request.name, request.node_id, guest.token_id)
             reply(fitting(welcome, self._identity.keys.public_key.hex()))
         finally:
             self._n_admissions -= 1
 
-    def _may_let_in(self, token_id: TokenId) -> bool:
-        """Say whether a guest's addresses are to be dialled.
+    async def _prove_key(self, guest: "_Guest") -> None:
+        """Have a guest prove the node key that it names.
 
         By an invitation that is over a guest comes in only if it has been let in already. Nobody
-        else may have this member dial where it likes, and hear what is open there.
+        else may have this member dial elsewhere than back to where it comes from.
         """
-        token = self._tokens.get(token_id)
-        if token is None or not token.uses_left:
-            return False
-        return self._clock.wall_ms() < token.expires_at_ms
-
-    async def _check_way_back(self, request: JoinRequest) -> None:
-        if self._reach_back is None:
-            return
-        reason = await self._reach_back(request.addresses)
-        if reason:
-            base_port = split_address(request.addresses[0])[1]
-            tried = ", ".join(request.addresses)
-            raise _refused(
-                reason=f"incoming: this member cannot dial {tried}: {reason}",
-                remedy="Open the ports of the machine that joins with the line for its firewall "
-                f"({firewall_lines(base_port)}), or say with --advertise where it can be dialled.",
-                direction="incoming",
+        token = self._tokens.get(guest.token_id)
+        if token is None:
+            raise _token_unknown(guest.token_id)
+        over = invitation_over(token, now_ms=self._clock.wall_ms())
+        try:
+            await self._prover.prove(
+                guest.request,
+                guest.digest,
+                came_from=guest.host,
+                is_source_only=over is not None,
             )
+        except ClusterError as error:
+            if over is not None:
+                raise over from error
+            raise
 
     def _other_wire(self, theirs: OtherWire) -> ClusterError:
         return _refused(
@@ -420,10 +432,13 @@ def fitting(welcome: Welcome, own_key: str) -> bytes:
     return payload
 
 
-def _refused(*, reason: str, remedy: str, direction: str = "") -> ClusterError:
+def _token_unknown(token_id: TokenId) -> ClusterError:
     return ClusterError(
-        "cluster.join_refused",
-        reason,
-        remediation=remedy,
-        details={"direction": direction} if direction else None,
+        "cluster.token_unknown",
+        f"invitation {token_id} is not valid here any more",
+        remediation="Make a new one on a member: skulk cluster invite",
     )
+
+
+def _refused(*, reason: str, remedy: str) -> ClusterError:
+    return ClusterError("cluster.join_refused", reason, remediation=remedy)

@@ -78,21 +78,9 @@ def check_invitation(state: ClusterState, token_id: TokenId, guest: NodeId, *, n
     token = state.join_tokens.get(token_id)
     if token is None:
         raise _unknown(token_id)
-    now_ms = max(now_ms, state.at_ms)
-    if token.expires_at_ms <= now_ms:
-        raise ClusterError(
-            "cluster.token_expired",
-            f"invitation {token_id} expired {(now_ms - token.expires_at_ms) // 1000} s ago",
-            remediation=_INVITE,
-            details={"token_id": token_id, "expires_at_ms": token.expires_at_ms},
-        )
-    if token.uses_left == 0:
-        raise ClusterError(
-            "cluster.token_used",
-            f"invitation {token_id} is used up",
-            remediation=_INVITE,
-            details={"token_id": token_id},
-        )
+    over = invitation_over(token, now_ms=max(now_ms, state.at_ms))
+    if over is not None:
+        raise over
     removed = state.removed.get(guest)
     if removed is not None and token.created_at_ms <= removed.at_ms:
         raise ClusterError(
@@ -101,6 +89,26 @@ def check_invitation(state: ClusterState, token_id: TokenId, guest: NodeId, *, n
             remediation=_INVITE,
             details={"node_id": guest, "token_id": token_id},
         )
+
+
+def invitation_over(token: JoinToken, *, now_ms: int) -> ClusterError | None:
+    """Say why an invitation lets nobody in any more; None while it does."""
+    token_id = token.token_id
+    if token.expires_at_ms <= now_ms:
+        return ClusterError(
+            "cluster.token_expired",
+            f"invitation {token_id} expired {(now_ms - token.expires_at_ms) // 1000} s ago",
+            remediation=_INVITE,
+            details={"token_id": token_id, "expires_at_ms": token.expires_at_ms},
+        )
+    if token.uses_left == 0:
+        return ClusterError(
+            "cluster.token_used",
+            f"invitation {token_id} is used up",
+            remediation=_INVITE,
+            details={"token_id": token_id},
+        )
+    return None
 
 
 def _problem(state: ClusterState, command: CreateJoinToken, now_ms: int) -> tuple[str, str] | None:

@@ -13,14 +13,14 @@ from skulkd.cluster.code_keys import code_words, derive
 from skulkd.cluster.curve_keys import make_key_pair, public_key_of
 from skulkd.cluster.join_guest import HostCandidate, JoinGuest
 from skulkd.cluster.join_host import JoinHost
-from skulkd.cluster.reach import reach_back
+from skulkd.cluster.reach import WayBack
 from skulkd.cluster.zmq_guest_dialler import ZmqGuestDialler
 from skulkd.core.invitations import CODE_TRIES, make_code, read_token, write_token
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.identity import Identity, KeyPair
 from skulkd.runtime.tasks import Tasks
 from tests.support.joins import Member, request_of
-from tests.support.real_transports import CLUSTER, real_nodes
+from tests.support.real_transports import CLUSTER, RealNode, introduce, real_nodes, until_up
 
 NOBODY = "127.0.0.1:9"
 
@@ -32,6 +32,8 @@ class Meeting:
     member: Member
     guest: JoinGuest
     request: JoinRequest
+    victim: RealNode
+    """A member beside the one that is asked."""
 
     @property
     def candidate(self) -> HostCandidate:
@@ -44,12 +46,28 @@ def _identity(keys: KeyPair) -> Identity:
     return Identity(node_id=node_id_of(keys.public_key), cluster_id=CLUSTER, keys=keys)
 
 
+def _way_back(identity: Identity) -> WayBack:
+    return WayBack(
+        make_dialler=ZmqGuestDialler,
+        keys=identity.keys,
+        build="host-build",
+        is_neighbour=lambda host: host.startswith("127."),
+    )
+
+
+async def _nobody(request: JoinRequest, token_id: TokenId) -> Welcome:
+    message = f"{request.node_id} came by {token_id} to one that invites nobody"
+    raise AssertionError(message)
+
+
 def _meet(story: Callable[[Meeting], Awaitable[None]]) -> None:
     async def main() -> None:
         async with real_nodes() as nodes:
-            host_node, guest_node = nodes.make(), nodes.make()
-            await host_node.open()
-            await guest_node.open()
+            host_node, guest_node, victim = nodes.make(), nodes.make(), nodes.make()
+            for node in (host_node, guest_node, victim):
+                await node.open()
+            introduce(host_node, victim)
+            await until_up(host_node, victim)
             clock, tasks = (
                 SystemClock(),
                 Tasks("joins", on_death=lambda story, _: pytest.fail(story)),
@@ -68,14 +86,26 @@ def _meet(story: Callable[[Meeting], Awaitable[None]]) -> None:
                 clock=clock,
                 tasks=tasks,
                 admit=admit,
-                reach_back=reach_back,
+                prover=_way_back(identity),
                 on_spent=spent.append,
             )
             member = Member(identity, host, host_node.address(), spent=spent)
-            request = request_of(_identity(guest_node.keys), addresses=(guest_node.address(),))
-            guest = JoinGuest(dialler=ZmqGuestDialler(), clock=clock)
+            guest_identity = _identity(guest_node.keys)
+            request = request_of(guest_identity, addresses=(guest_node.address(),))
+            guest_host = JoinHost(
+                door=guest_node.transport,
+                identity=guest_identity,
+                build="guest-build",
+                clock=clock,
+                tasks=tasks,
+                admit=admit,
+                prover=_way_back(guest_identity),
+            )
+            guest = JoinGuest(
+                dialler=ZmqGuestDialler(), clock=clock, requests=guest_host.own_requests
+            )
             async with asyncio.timeout(60):
-                await story(Meeting(member, guest, request))
+                await story(Meeting(member, guest, request, victim))
             assert await tasks.close(1.0) == ()
 
     asyncio.run(main())
@@ -114,6 +144,54 @@ def test_a_guest_is_let_in_by_a_code_and_wrong_ones_spend_it() -> None:
             await guest.join_by_code(code, [meeting.candidate], meeting.request)
         assert caught.value.details["stage"] == "key_refused"
         assert len(member.admitted) == 1
+
+    _meet(story)
+
+
+def test_who_names_a_members_key_is_not_let_in_wherever_it_has_itself_dialled_back() -> None:
+    async def story(meeting: Meeting) -> None:
+        member, victim = meeting.member, meeting.victim
+        token = member.token()
+        for address, stage in (
+            (victim.address(), "no_answer"),
+            (meeting.request.addresses[0], "not_the_server"),
+        ):
+            request = request_of(_identity(victim.keys), addresses=(address,))
+            with pytest.raises(ClusterError) as caught:
+                await meeting.guest.join_by_token(token, request)
+            assert caught.value.code == "cluster.join_refused"
+            assert caught.value.details["stage"] == stage
+            assert address.replace(":", " port ") in caught.value.message
+        assert member.admitted == []
+        # The member that was named is a member as before, and nothing has cut its connections.
+        assert member.identity.node_id in victim.transport.peers()
+        await meeting.guest.join_by_token(token, meeting.request)
+        assert [request.node_id for request, _ in member.admitted] == [meeting.request.node_id]
+
+    _meet(story)
+
+
+def test_a_member_that_is_asked_to_let_its_fellow_in_anew_can_dial_it_back() -> None:
+    async def story(meeting: Meeting) -> None:
+        member, victim = meeting.member, meeting.victim
+        identity = _identity(victim.keys)
+        tasks = Tasks("fellow", on_death=lambda story, _: pytest.fail(story))
+        host = JoinHost(
+            door=victim.transport,
+            identity=identity,
+            build="guest-build",
+            clock=SystemClock(),
+            tasks=tasks,
+            admit=_nobody,
+            prover=_way_back(identity),
+        )
+        guest = JoinGuest(
+            dialler=ZmqGuestDialler(), clock=SystemClock(), requests=host.own_requests
+        )
+        request = request_of(identity, addresses=(victim.address(),))
+        await guest.join_by_token(member.token(), request)
+        assert [one.node_id for one, _ in member.admitted] == [identity.node_id]
+        assert await tasks.close(1.0) == ()
 
     _meet(story)
 

@@ -17,6 +17,7 @@ from skulkd.cluster.curve_keys import key_pair_of
 from skulkd.cluster.guests import join_failed
 from skulkd.cluster.join_guest import JoinGuest
 from skulkd.cluster.join_host import JoinHost
+from skulkd.cluster.reach import KeyProver, WayBack
 from skulkd.cluster.simulated import SimulatedNetwork
 from skulkd.core.invitations import OpenToken
 from skulkd.runtime.clock import LoopClock
@@ -27,6 +28,8 @@ from skulkd.runtime.virtual_time import run_virtual
 EPOCH_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
 CLUSTER = cluster_id_of(b"c" * 16)
+GUEST_ADDRESS = "10.0.0.1:12416"
+"""Where the guest of a stage listens: it is the first on its network."""
 
 
 def identity_of(number: int, cluster_id: ClusterId = CLUSTER) -> Identity:
@@ -43,7 +46,7 @@ def request_of(identity: Identity, **changes: object) -> JoinRequest:
         public_key=identity.keys.public_key.hex(),
         boot_id="0" * 16,
         name="attic",
-        addresses=("10.0.0.2:12416",),
+        addresses=(GUEST_ADDRESS,),
         api_port=52415,
     )
     return request.model_copy(update=changes)
@@ -121,6 +124,8 @@ class Stage:
     clock: LoopClock
     guest_identity: Identity
     guest: JoinGuest
+    guest_host: JoinHost
+    """The guest's own door, where members that dial it back come in."""
 
     async def ask_raw(self, member: Member, guest: KeyPair, payload: bytes) -> bytes:
         """Say something to a member as a guest, and give its answer."""
@@ -142,7 +147,7 @@ class Stage:
         number: int,
         *,
         cluster_id: ClusterId = CLUSTER,
-        reach_back: Callable[[tuple[str, ...]], Awaitable[str]] | None = None,
+        prover: KeyProver | None = None,
     ) -> Member:
         """Start a member."""
         identity = identity_of(number, cluster_id)
@@ -165,7 +170,7 @@ class Stage:
             clock=self.clock,
             tasks=self.tasks,
             admit=admit,
-            reach_back=reach_back,
+            prover=prover or way_back(self.network, identity),
             on_spent=spent.append,
         )
         address = self.network.peer(node_id).addresses[0]
@@ -198,13 +203,41 @@ def play(story: Callable[[Stage], Awaitable[None]], *, seeds: int = 3) -> None:
             network = SimulatedNetwork(random.Random(seed))
             clock = LoopClock(asyncio.get_running_loop(), epoch_ms=EPOCH_MS)
             identity = identity_of(99)
-            network.attach(identity.node_id, public_key=identity.keys.public_key)
-            guest = JoinGuest(dialler=network.guest_dialler(identity.node_id), clock=clock)
+            door = network.attach(identity.node_id, public_key=identity.keys.public_key)
             tasks = Tasks("joins", on_death=_fail)
-            await story(Stage(network, tasks, clock, identity, guest))
+            guest_host = JoinHost(
+                door=door,
+                identity=identity,
+                build="guest-build",
+                clock=clock,
+                tasks=tasks,
+                admit=_nobody,
+                prover=way_back(network, identity),
+            )
+            guest = JoinGuest(
+                dialler=network.guest_dialler(identity.node_id),
+                clock=clock,
+                requests=guest_host.own_requests,
+            )
+            await story(Stage(network, tasks, clock, identity, guest, guest_host))
             assert await tasks.close(1.0) == ()
 
         run_virtual(main, seed=seed, limit_s=7200.0)
+
+
+def way_back(network: SimulatedNetwork, identity: Identity) -> WayBack:
+    """Give a member its way of dialling guests back; all of 10.0.0.0/16 are its neighbours."""
+    return WayBack(
+        make_dialler=lambda: network.guest_dialler(identity.node_id),
+        keys=identity.keys,
+        build="host-build",
+        is_neighbour=lambda host: host.startswith("10.0."),
+    )
+
+
+async def _nobody(request: JoinRequest, token_id: TokenId) -> Welcome:
+    message = f"{request.node_id} came by {token_id}, and the guest invites nobody"
+    raise AssertionError(message)
 
 
 def _fail(story: str, _: BaseException) -> None:

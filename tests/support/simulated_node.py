@@ -31,6 +31,7 @@ from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, DoorTransport
 from skulkd.cluster.discovery import Announcement, cluster_hash_of
 from skulkd.cluster.join_guest import JoinGuest
+from skulkd.cluster.reach import WayBack
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import Peer
 from skulkd.core.invariants import event_violations, violations
@@ -74,7 +75,6 @@ _REQUESTS_S: Final = 1.5
 _HELD_S: Final = 3.5
 """A process that takes longer to come or to go may still be there when a stop has to end."""
 _API_PORT: Final = 52_415
-_DIAL_S: Final = 0.01
 _LINK: Final = 24
 """How many bits all addresses of the simulated network share."""
 
@@ -269,7 +269,12 @@ class SimulatedNode:
             build="simulated",
             rooms=rooms,
             door=self.transport,
-            reach_back=self._reach_back,
+            prover=WayBack(
+                make_dialler=lambda: self.world.network.guest_dialler(self.world.node_id),
+                keys=self.world.keys,
+                build="simulated",
+                is_neighbour=self.door.is_neighbour,
+            ),
             choices=self.choices,
             random_bytes=self.world.chance.randbytes,
             restart=self._restart,
@@ -292,16 +297,6 @@ class SimulatedNode:
             cluster_hash=cluster_hash_of(self.identity.cluster_id),
             base_port=base_port,
         )
-
-    async def _reach_back(self, addresses: tuple[str, ...]) -> str:
-        """Dial a guest; an address that nobody has, or a cut, is an open question until then."""
-        network = self.world.network
-        await asyncio.sleep(_DIAL_S)
-        for address in addresses:
-            found = network.door_at(address)
-            if found is not None and not network.is_cut(self.world.node_id, found[0]):
-                return ""
-        return "no connection"
 
     def _restart(self) -> None:
         if not self.is_dead and self.world.on_restart is not None:
@@ -514,7 +509,9 @@ class SimulatedNode:
                 door=self.door,
                 choices=self.choices,
                 make_guest=lambda: JoinGuest(
-                    dialler=world.network.guest_dialler(world.node_id), clock=world.clock
+                    dialler=world.network.guest_dialler(world.node_id),
+                    clock=world.clock,
+                    requests=self.membership.host.own_requests,
                 ),
                 peers=(),
                 wall_ms=world.clock.wall_ms,

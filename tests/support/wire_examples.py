@@ -261,6 +261,7 @@ HELLO: Final = Hello(
     base_port=12_416,
 )
 GUESTS: Final[tuple[joining.GuestMessage, ...]] = (
+    joining.JoinQuestion(build="0.1.0", digest=CHAIN * 2),
     joining.GuestProof(build="0.1.0", public_key=a_public_key(2), proof=CHAIN * 2),
     joining.JoinRequest(
         build="0.1.0",
@@ -274,6 +275,7 @@ GUESTS: Final[tuple[joining.GuestMessage, ...]] = (
     ),
 )
 HOSTS: Final[tuple[joining.HostMessage, ...]] = (
+    joining.JoinConfirmed(build="0.1.0", digest=CHAIN * 2),
     joining.HostProof(build="0.1.0", proof=CHAIN * 2),
     joining.Welcome(
         build="0.1.0",

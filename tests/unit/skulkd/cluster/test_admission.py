@@ -68,3 +68,13 @@ def test_those_removed_long_ago_are_forgotten() -> None:
     admission.set_members([])
     assert admission.judge("bulk", keys[0]) == Verdict(None, NO_MEMBER)
     assert admission.judge("bulk", keys[-1]) == Verdict(None, REMOVED)
+
+
+def test_a_member_that_this_node_asks_to_be_let_in_dials_back_as_a_guest() -> None:
+    admission = Admission(OWN)
+    admission.set_members([_peer(MEMBER)])
+    admission.set_guests({MEMBER: "host/n-1"})
+    assert admission.judge("election", MEMBER) == Verdict("guest/host/n-1")
+    assert admission.judge("cluster", MEMBER) == Verdict(node_id_of(MEMBER))
+    admission.set_guests({})
+    assert admission.judge("election", MEMBER) == Verdict(node_id_of(MEMBER))

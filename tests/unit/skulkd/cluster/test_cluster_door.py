@@ -77,6 +77,19 @@ def test_a_door_that_was_never_opened_has_no_port_and_no_transport() -> None:
     run(scenario)
 
 
+def test_neighbours_are_those_on_a_link_that_the_node_listens_on() -> None:
+    async def scenario(world: World) -> None:
+        door = world.door()
+        assert not door.is_neighbour("10.0.0.7"), "it listens nowhere yet"
+        await door.open()
+        assert door.is_neighbour("10.0.0.7")
+        assert not door.is_neighbour("10.0.1.7")
+        assert not door.is_neighbour("127.0.0.1")
+        assert not door.is_neighbour("a-name")
+
+    run(scenario)
+
+
 def test_opening_listens_on_the_default_routes_interface_and_says_where() -> None:
     async def scenario(world: World) -> None:
         door = world.door()

@@ -21,7 +21,7 @@ from skulkd.cluster.join_guest import HostCandidate, candidates_of
 from skulkd.cluster.join_host import JoinHost
 from skulkd.core.invitations import CODE_TRIES, CODE_VALID_S
 from skulkd.runtime.tasks import sleep
-from tests.support.joins import Dialled, Member, Stage, identity_of, play, request_of
+from tests.support.joins import Dialled, Member, Stage, identity_of, play, request_of, way_back
 
 CODE = ("abandon", "ability", "able", "about", "above", "absent")
 KEYS = derive(CODE)
@@ -114,7 +114,9 @@ def test_a_member_that_cannot_prove_the_code_is_not_asked() -> None:
         )
         answer = await stage.ask_raw(member, KEYS.guest, pack(hello))
         assert isinstance(read_host(answer), HostProof)
-        guest = join_guest.JoinGuest(dialler=Dialled(answer), clock=stage.clock)
+        guest = join_guest.JoinGuest(
+            dialler=Dialled(answer), clock=stage.clock, requests=stage.guest_host.own_requests
+        )
         with pytest.raises(ClusterError) as caught:
             await guest.join_by_code(CODE, [_candidate(member)], request_of(stage.guest_identity))
         assert caught.value.code == "cluster.join_refused"
@@ -213,6 +215,7 @@ def test_a_key_counts_once_and_not_when_it_knocked_before_the_code_was_made() ->
                 clock=stage.clock,
                 tasks=stage.tasks,
                 admit=_nobody,
+                prover=way_back(stage.network, identity_of(1)),
             )
             token_id = token_id_of(b"t" * 8)
             host.open_code(token_id, KEYS.mac_key)

@@ -8,7 +8,7 @@ from protocol.codec import encode_values, pack
 from protocol.envelope import WIRE_VERSION
 from protocol.errors import ClusterError, SkulkError
 from protocol.ids import cluster_id_of
-from protocol.joining import JoinRefusal
+from protocol.joining import JoinQuestion, JoinRefusal
 from skulkd.cluster import join_guest
 from skulkd.cluster.addresses import PeerAddress
 from skulkd.cluster.curve_keys import key_pair_of
@@ -16,6 +16,7 @@ from skulkd.cluster.join_host import ADMIT_S, MAX_ADMISSIONS, MAX_SAID
 from skulkd.runtime.tasks import sleep
 from tests.support.joins import (
     EPOCH_MS,
+    GUEST_ADDRESS,
     HOUR_MS,
     Dialled,
     Stage,
@@ -74,7 +75,9 @@ def test_peers_that_are_named_are_tried_first_unless_their_key_is_another() -> N
             PeerAddress(public_key=None, address=member.address),
         ]
         dialler = Dialled(pack(member.welcome()), silent_at={"10.9.9.8:12416"})
-        guest = join_guest.JoinGuest(dialler=dialler, clock=stage.clock)
+        guest = join_guest.JoinGuest(
+            dialler=dialler, clock=stage.clock, requests=stage.guest_host.own_requests
+        )
         admission = await guest.join_by_token(token, request_of(stage.guest_identity), peers=peers)
         assert admission.address == member.address
         assert dialler.addresses == ["10.9.9.8:12416", member.address]
@@ -89,7 +92,11 @@ def test_a_welcome_to_another_cluster_or_by_somebody_outside_it_is_not_taken() -
         elsewhere = member.welcome().model_copy(update={"cluster_id": cluster_id_of(b"e" * 16)})
         stranger = other.welcome()
         for welcome, what in ((elsewhere, "and not to"), (stranger, "no member of the cluster")):
-            guest = join_guest.JoinGuest(dialler=Dialled(pack(welcome)), clock=stage.clock)
+            guest = join_guest.JoinGuest(
+                dialler=Dialled(pack(welcome)),
+                clock=stage.clock,
+                requests=stage.guest_host.own_requests,
+            )
             with pytest.raises(ClusterError) as caught:
                 await guest.join_by_token(token, request_of(stage.guest_identity))
             assert caught.value.code == "cluster.join_failed"
@@ -243,52 +250,122 @@ def test_a_request_that_no_state_can_make_good_is_refused(
 
 
 def test_a_guest_whom_nobody_can_dial_back_is_told_so_with_the_line_for_its_firewall() -> None:
-    dialled: list[tuple[str, ...]] = []
-
-    async def nobody(addresses: tuple[str, ...]) -> str:
-        dialled.append(addresses)
-        return "no connection to port 12416 within 2 s"
-
     async def story(stage: Stage) -> None:
-        member = stage.member(1, reach_back=nobody)
+        member = stage.member(1)
+        request = request_of(stage.guest_identity, addresses=("10.0.0.99:12416",))
         with pytest.raises(ClusterError) as caught:
-            await stage.guest.join_by_token(member.token(), request_of(stage.guest_identity))
-        assert caught.value.code == "cluster.join_refused"
-        assert "incoming" in caught.value.message
-        assert "10.0.0.2:12416" in caught.value.message
-        assert caught.value.details["direction"] == "incoming"
-        assert "ufw allow 12416:12418/tcp" in caught.value.remediation
+            await stage.guest.join_by_token(member.token(), request)
+        error = caught.value
+        assert error.code == "cluster.join_refused"
+        assert "incoming" in error.message
+        assert "nobody listens at 10.0.0.99 port 12416" in error.message
+        assert (error.details["direction"], error.details["stage"]) == (
+            "incoming",
+            "nobody_listens",
+        )
+        assert (error.details["host"], error.details["port"]) == ("10.0.0.99", 12416)
+        assert "ufw allow 12416:12418/tcp" in error.remediation
         assert member.admitted == []
 
     play(story, seeds=1)
-    assert dialled == [("10.0.0.2:12416",)]
 
 
-@pytest.mark.parametrize("over", [{"uses_left": 0}, {"expires_at_ms": EPOCH_MS}])
-def test_nobody_has_a_member_dial_about_by_an_invitation_that_is_over(over: dict[str, int]) -> None:
-    dialled: list[tuple[str, ...]] = []
+def test_another_node_at_a_guests_address_is_told_from_a_closed_port() -> None:
+    async def story(stage: Stage) -> None:
+        member, other = stage.member(1), stage.member(2)
+        request = request_of(stage.guest_identity, addresses=(other.address,))
+        with pytest.raises(ClusterError) as caught:
+            await stage.guest.join_by_token(member.token(), request)
+        assert caught.value.details["stage"] == "not_the_server"
+        assert f"{other.address.replace(':', ' port ')} does not have the guest's key" in str(
+            caught.value
+        )
+        assert "--advertise" in caught.value.remediation
+        assert member.admitted == []
 
-    async def open_there(addresses: tuple[str, ...]) -> str:
-        dialled.append(addresses)
-        return ""
+    play(story, seeds=1)
+
+
+def test_a_guest_that_names_another_nodes_key_is_refused_and_changes_nothing() -> None:
+    """It knows the public key and the address of a member, as every guest does."""
 
     async def story(stage: Stage) -> None:
-        member = stage.member(1, reach_back=open_there)
+        member, victim = stage.member(1), stage.member(2)
+        for addresses in ((victim.address,), (GUEST_ADDRESS,), (GUEST_ADDRESS, victim.address)):
+            with pytest.raises(ClusterError) as caught:
+                await stage.guest.join_by_token(
+                    member.token(), request_of(victim.identity, addresses=addresses)
+                )
+            assert caught.value.code == "cluster.join_refused"
+            assert caught.value.details["direction"] == "incoming"
+        assert "public key" in caught.value.remediation
+        assert member.admitted == victim.admitted == []
+        assert next(iter(member.tokens.values())).uses_left == 1
+
+    play(story, seeds=1)
+
+
+def test_who_is_joining_confirms_its_own_words_and_only_to_the_member_it_has_asked() -> None:
+    async def story(stage: Stage) -> None:
+        member, other = stage.member(1), stage.member(2)
+        request = request_of(stage.guest_identity, cluster_id=member.identity.cluster_id)
+        payload, renamed = pack(request), pack(request.model_copy(update={"name": "evil"}))
+        guest = key_pair_of(member.token().secret)
+        with stage.guest_host.own_requests.asking(member.identity.keys.public_key, payload):
+            answer = await stage.ask(member, guest, renamed)
+            assert isinstance(answer, JoinRefusal)
+            assert answer.details["stage"] == "not_confirmed"
+            answer = await stage.ask(other, key_pair_of(other.token().secret), payload)
+            assert isinstance(answer, JoinRefusal)
+            assert answer.details["stage"] == "key_refused"
+            assert not isinstance(await stage.ask(member, guest, payload), JoinRefusal)
+        answer = await stage.ask(member, guest, payload)
+        assert isinstance(answer, JoinRefusal), "once it has its answer it confirms nothing"
+        assert [one.name for one, _ in member.admitted] == [request.name]
+        assert other.admitted == []
+
+    play(story, seeds=1)
+
+
+def test_a_guest_of_an_invitation_cannot_ask_what_only_members_ask() -> None:
+    async def story(stage: Stage) -> None:
+        member = stage.member(1)
+        guest = key_pair_of(member.token().secret)
+        answer = await stage.ask(member, guest, pack(JoinQuestion(build="b", digest=bytes(32))))
+        assert isinstance(answer, JoinRefusal)
+        assert answer.code == "cluster.join_refused"
+
+    play(story, seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("over", "code"),
+    [
+        ({"uses_left": 0}, "cluster.token_used"),
+        ({"expires_at_ms": EPOCH_MS}, "cluster.token_expired"),
+    ],
+)
+def test_nobody_has_a_member_dial_about_by_an_invitation_that_is_over(
+    over: dict[str, int], code: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        member, other = stage.member(1), stage.member(2)
         token = member.token()
         member.tokens = {
             token_id: one.model_copy(update=over) for token_id, one in member.tokens.items()
         }
         member.host.set_tokens(member.tokens)
+        for elsewhere in ("10.0.0.99:22", other.address):
+            request = request_of(stage.guest_identity, addresses=(elsewhere,))
+            with pytest.raises(ClusterError) as caught:
+                await stage.guest.join_by_token(token, request)
+            assert caught.value.code == code, "what was found there is not told"
+            assert member.admitted == []
         # Whether it was let in before and asks again is decided where everything is.
-        member.refuse_with = ClusterError("cluster.token_used", "it is used up")
-        with pytest.raises(ClusterError) as caught:
-            await stage.guest.join_by_token(
-                token, request_of(stage.guest_identity, addresses=("10.0.0.99:22",))
-            )
-        assert caught.value.code == "cluster.token_used"
+        await stage.guest.join_by_token(token, request_of(stage.guest_identity))
+        assert len(member.admitted) == 1
 
     play(story, seeds=1)
-    assert dialled == []
 
 
 def test_a_guest_that_says_too_much_at_once_is_not_heard_for_the_rest_of_the_second() -> None:
@@ -367,16 +444,17 @@ def test_a_crowd_of_guests_is_asked_to_come_again() -> None:
         token = member.token()
         guest = key_pair_of(token.secret)
         payload = pack(request_of(stage.guest_identity))
-        asking = [
-            stage.tasks.start(stage.ask(member, guest, payload), name="ask", essential=False)
-            for _ in range(MAX_ADMISSIONS + 3)
-        ]
-        answers = [await one for one in asking]
-        refusals = [answer for answer in answers if isinstance(answer, JoinRefusal)]
-        assert len(refusals) == 3
-        assert "16 other nodes" in refusals[0].message
-        member.delay_s = 0.0
-        assert not isinstance(await stage.ask(member, guest, payload), JoinRefusal)
+        with stage.guest_host.own_requests.asking(member.identity.keys.public_key, payload):
+            asking = [
+                stage.tasks.start(stage.ask(member, guest, payload), name="ask", essential=False)
+                for _ in range(MAX_ADMISSIONS + 3)
+            ]
+            answers = [await one for one in asking]
+            refusals = [answer for answer in answers if isinstance(answer, JoinRefusal)]
+            assert len(refusals) == 3
+            assert "16 other nodes" in refusals[0].message
+            member.delay_s = 0.0
+            assert not isinstance(await stage.ask(member, guest, payload), JoinRefusal)
 
     play(story, seeds=1)
 
