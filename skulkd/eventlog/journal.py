@@ -20,7 +20,7 @@ from typing import Literal, final
 
 from protocol.clock import Clock
 from protocol.ids import ClusterId
-from skulkd.eventlog.commit_file import CommitMark, write_commit_mark
+from skulkd.eventlog.commit_file import CommitMark
 from skulkd.eventlog.journal_files import JournalFiles
 from skulkd.eventlog.journal_recovery import OnRecord, OnSnapshot, Recovered, Recovery
 from skulkd.eventlog.records import (
@@ -341,9 +341,7 @@ class Journal:
             OSError: The mark before it stands.
         """
         if self._succession is None and not self._is_closing:
-            files = self._files
-            keep = partial(write_commit_mark, files.disk, files.directory, mark)
-            await run_blocking_in(self._thread, keep)
+            await run_blocking_in(self._thread, partial(self._files.keep_commit_mark, mark))
 
     def _frame(self, records: Sequence[EncodedRecord]) -> bytes:
         first = self._seq + 1

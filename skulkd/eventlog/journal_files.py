@@ -1,7 +1,8 @@
 """Where the journal's files lie, and the durable steps that create, cut and remove them.
 
 A segment after the first begins behind a snapshot of everything before it, so a start reads one
-snapshot and one segment. The one before is kept too, in case the snapshot rots.
+snapshot and one segment. The one before is kept too, in case the snapshot rots; and as long as a
+snapshot holds more than is known to be committed, so is all that a start needs to begin before it.
 """
 
 import logging
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Final, final
 
 from protocol.ids import ClusterId
-from skulkd.eventlog.commit_file import CommitMark, write_commit_mark
+from skulkd.eventlog.commit_file import CommitMark, read_commit_mark, write_commit_mark
 from skulkd.eventlog.journal_archive import (
     finish_succession,
     put_aside,
@@ -44,6 +45,8 @@ class JournalFiles:
         self.disk = disk
         self.directory = directory
         self.cluster_id = cluster_id
+        self._marked_seq: int | None = None
+        """How far the log is known to be committed; None where that is not kept."""
 
     def prepare(self) -> None:
         """Make the directory, and finish or clear away what a crash left half done."""
@@ -60,6 +63,17 @@ class JournalFiles:
     def snapshots(self) -> tuple[tuple[int, Path], ...]:
         """List the snapshots with the seq that each reaches, oldest first."""
         return self._numbered(_SNAPSHOT_NAME)
+
+    def read_commit_mark(self) -> CommitMark | None:
+        """Give how far the log was known to be committed."""
+        mark = read_commit_mark(self.disk, self.directory)
+        self._marked_seq = None if mark is None else mark.seq
+        return mark
+
+    def keep_commit_mark(self, mark: CommitMark) -> None:
+        """Remember how far the log is committed, durably."""
+        write_commit_mark(self.disk, self.directory, mark)
+        self._marked_seq = mark.seq
 
     def _numbered(self, pattern: re.Pattern[str]) -> tuple[tuple[int, Path], ...]:
         names = self.disk.list(self.directory)
@@ -106,7 +120,7 @@ class JournalFiles:
         file.close()
         # Not everything behind the snapshot is committed because no file says otherwise.
         mark = CommitMark(snapshot.seq, snapshot.chain)
-        write_commit_mark(self.disk, successor.directory, mark)
+        successor.keep_commit_mark(mark)
         failpoints.hit("journal.before_archive")
         aside = put_aside(self.disk, self.directory)
         try:
@@ -116,6 +130,7 @@ class JournalFiles:
             self.disk.rename(aside, self.directory)
             raise
         failpoints.hit("journal.after_succession")
+        self._marked_seq = mark.seq
         if not keeps_old:
             remove_tree(self.disk, aside)
         path = self.directory / path.name
@@ -144,8 +159,12 @@ class JournalFiles:
     def _unneeded(self) -> list[Path]:
         segments = self.segments()
         base_seq = segments[-N_SEGMENTS_KEPT:][0][0] - 1
+        snapshots = self.snapshots()
+        if self._marked_seq is not None:
+            committed = [seq for seq, _ in snapshots if seq <= self._marked_seq]
+            base_seq = min(base_seq, committed[-1] if committed else 0)
         old = [path for first_seq, path in segments if first_seq <= base_seq]
-        return old + [path for seq, path in self.snapshots() if seq < base_seq]
+        return old + [path for seq, path in snapshots if seq < base_seq]
 
     def quarantine_tail(self, path: Path, good_bytes: int, tail: bytes) -> Path:
         """Copy a segment's bad tail aside, then cut it off."""

@@ -4,6 +4,9 @@ Two cases must never be confused. A *tail* that is torn or rotten held nothing t
 promised, or nothing behind it tells otherwise: it goes to quarantine, and the log ends before it.
 *Rot in the middle* would lose acknowledged records in silence: it is refused by name, and the
 files stay as they are.
+
+The replay begins with the newest snapshot of which all is known to be committed, so that who reads
+along can tell the rest. Where that cannot be had any more, it begins with the newest one.
 """
 
 import errno
@@ -105,7 +108,7 @@ class Recovery:
             ClusterError: `cluster.journal_corrupt`; acknowledged records are damaged or missing.
             ConfigError: `config.downgrade`; a newer daemon wrote the journal.
         """
-        snapshot = self._newest_snapshot()
+        snapshot = self._base()
         if snapshot is not None:
             self._term, self._seq, self._chain = snapshot.term, snapshot.seq, snapshot.chain
             self._on_snapshot(snapshot)
@@ -163,8 +166,39 @@ class Recovery:
     def _note(self, aside: Path, n_bytes: int, reason: str) -> None:
         self._quarantined.append(Quarantined(file=aside.name, n_bytes=n_bytes, reason=reason))
 
-    def _newest_snapshot(self) -> Snapshot | None:
+    def _base(self) -> Snapshot | None:
+        newest, mark = self._newest_snapshot(), self._files.read_commit_mark()
+        if newest is None or mark is None or newest.seq <= mark.seq:
+            return newest
+        older = self._newest_snapshot(at_most=mark.seq)
+        return older if self._leads_to(newest, 0 if older is None else older.seq) else newest
+
+    def _leads_to(self, snapshot: Snapshot, base_seq: int) -> bool:
+        """Say whether segments hold everything from behind `base_seq` up to a later snapshot."""
+        segments = [item for item in self._files.segments() if item[0] <= snapshot.seq]
+        starts = [first_seq for first_seq, _ in segments if first_seq <= base_seq + 1]
+        if not starts:
+            return False
+        seq, chain = starts[-1] - 1, None
+        for _, path in segments[len(starts) - 1 :]:
+            data = self._files.disk.read(path, max_bytes=MAX_SEGMENT_FILE_BYTES)
+            try:
+                header, start = decode_header(data)
+            except DamagedError:
+                return False
+            if header.first_seq != seq + 1 or (chain is not None and header.chain != chain):
+                return False
+            scan = SegmentScan(data, start, header)
+            for record in scan:
+                if record.seq == snapshot.seq:
+                    return scan.chain == snapshot.chain
+            seq, chain = scan.next_seq - 1, scan.chain
+        return False
+
+    def _newest_snapshot(self, *, at_most: int | None = None) -> Snapshot | None:
         for seq, path in reversed(self._files.snapshots()):
+            if at_most is not None and seq > at_most:
+                continue
             try:
                 data = self._files.disk.read(path, max_bytes=MAX_STATE_BYTES + 4096)
             except OSError as error:

@@ -12,7 +12,7 @@ from protocol.state import ClusterSettings
 from skulkd.eventlog.leading import MAX_UNCOMMITTED
 from skulkd.eventlog.records import JournalRecord, encode_body
 from tests.support.builders import a_command_id, a_node_id, an_added_card, an_admission
-from tests.support.simulated_logs import LogWorld, add, agree, cards, code_of, with_world
+from tests.support.simulated_logs import JOURNAL, LogWorld, add, agree, cards, code_of, with_world
 
 QUORUM = ChangeSettings(command_id=a_command_id(8000), settings=ClusterSettings(policy="quorum"))
 
@@ -419,6 +419,40 @@ def test_in_quorum_a_replica_shows_nothing_uncommitted_after_a_restart() -> None
         assert world.elect({1, 2, 3}) is first
         await world.settle()
         assert cards(world.node(2)) == {"test/card-1", "test/card-2"}
+
+    with_world(story)
+
+
+@pytest.mark.parametrize("n_more", [60, 300])
+def test_a_snapshot_of_uncommitted_events_is_not_shown_after_a_restart(n_more: int) -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(3)
+        await first.submit(QUORUM)
+        await add(first, *range(1, 50))
+        await world.settle()
+        await asyncio.sleep(6)
+        shown = cards(first)
+        world.partition({1}, {2, 3})
+        submitted = [
+            asyncio.ensure_future(first.log.submit(an_added_card(1000 + number)))
+            for number in range(n_more)
+            if not await asyncio.sleep(0.002)
+        ]
+        await asyncio.sleep(1)
+        await world.crash(1)
+        for one in submitted:
+            one.cancel()
+        snapshots = [name for name in world.disk_of(a_node_id(1)).list(JOURNAL) if "snap" in name]
+        first = await world.start(1)
+        assert len(first.log.appended.cards) == len(shown) + n_more
+        assert first.log.appended.seq >= int(snapshots[-1][9:29]) > first.state.seq
+        assert cards(first) == shown
+        world.heal()
+        await asyncio.sleep(2)
+        assert world.elect({1, 2, 3}) is first
+        await world.settle()
+        assert agree(world)
+        assert len(cards(world.node(2))) == len(shown) + n_more
 
     with_world(story)
 
