@@ -1,0 +1,47 @@
+"""Actions of the screen Cluster: nodes, links, members, the door."""
+
+from typing import Final
+
+from skulk_tui.registry import Action, Argument, Situation
+
+_NODE: Final = Argument(name="node", kind="node")
+
+
+def _is_node(situation: Situation) -> bool:
+    return situation.has_one("node")
+
+
+def _is_openable(situation: Situation) -> bool:
+    return situation.has_one("node", "instance", "stranger")
+
+
+ACTIONS: Final = (
+    Action(id="cluster.open", title="open", effect="Open what the cursor is on.", topic="cluster",
+           keys=("enter",), views=("cluster",), condition=_is_openable, weight=100),
+    Action(id="cluster.logs", title="logs", effect="Follow the log of the node.", topic="cluster",
+           keys=("l",), views=("cluster", "node"), condition=_is_node,
+           cli="skulk logs {selection} -f", weight=70),
+    Action(id="cluster.timeline", title="timeline", effect="Show what happened.", topic="cluster",
+           keys=("t",), views=("cluster", "node"), cli="skulk events -f", weight=50),
+    Action(id="cluster.matrix", title="link matrix", effect="Show each link between nodes.",
+           topic="cluster", keys=("m",), command="matrix", views=("cluster",),
+           cli="skulk nodes --json", weight=35),
+    Action(id="cluster.members", title="members", effect="Show addresses and builds of members.",
+           topic="cluster", command="members", cli="skulk cluster members"),
+    Action(id="cluster.door", title="door", effect="Show strangers: who, when, and why refused.",
+           topic="cluster", command="door", cli="skulk cluster"),
+    Action(id="cluster.next_tab", title="next tab", effect="Go to the next sub-tab.",
+           topic="cluster", keys=("right_square_bracket",), views=("cluster",)),
+    Action(id="cluster.previous_tab", title="previous tab", effect="Go to the sub-tab before.",
+           topic="cluster", keys=("left_square_bracket",), views=("cluster",)),
+    Action(id="cluster.invite", title="invite", effect="Make an invitation for a further node.",
+           topic="cluster", command="invite", mutates=True, scope="admin",
+           cli="skulk cluster invite"),
+    Action(id="cluster.remove", title="remove", effect="Remove a node from the cluster for good.",
+           topic="cluster", command="remove", mutates=True, scope="admin", arguments=(_NODE,),
+           keys=("x",), views=("cluster.nodes", "node"), condition=_is_node,
+           cli="skulk cluster remove {selection}", weight=10),
+    Action(id="cluster.handover", title="hand over", effect="Make a node the master.",
+           topic="cluster", command="handover", mutates=True, scope="admin", arguments=(_NODE,),
+           condition=_is_node, cli="skulk cluster handover {selection}"),
+)  # fmt: skip

@@ -1,0 +1,137 @@
+"""Text as screens are made of it: lines of spans, each span with a tone; no terminal, no theme.
+
+A tone says what a text means. What it looks like is the theme's business, and a theme without
+colours shows the same text: state is always a word too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rich.cells import cell_len
+
+from skulk_tui.glyphs import cut_cells, plain
+
+Tone = Literal[
+    "plain",
+    "dim",  # of less use, or old
+    "strong",
+    "good",
+    "warn",
+    "bad",
+    "accent",  # what a key or a command is
+    "title",
+    "inverse",  # protected, and the prompt of what changes something
+]
+Align = Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a line. Invariant: no control character in `text`."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+Line = tuple[Span, ...]
+EMPTY: Final[Line] = ()
+
+
+def span(text: str, tone: Tone = "plain") -> Span:
+    """Make a span of foreign text: what a terminal would act on goes."""
+    return Span(plain(text), tone)
+
+
+def line(*parts: str | Span) -> Line:
+    """Make a line of our own words and of spans."""
+    return tuple(part if isinstance(part, Span) else Span(part) for part in parts if part)
+
+
+def toned(text: str, tone: Tone) -> Line:
+    """Make a line of one tone."""
+    return (Span(text, tone),) if text else EMPTY
+
+
+def width_of(content: Line) -> int:
+    """Give a line's width in terminal cells."""
+    return sum(cell_len(part.text) for part in content)
+
+
+def text_of(content: Line) -> str:
+    """Give a line's text."""
+    return "".join(part.text for part in content)
+
+
+def cut(content: Line, width: int) -> Line:
+    """Give at most `width` cells of a line; what is cut ends in `>`."""
+    if width <= 0:
+        return EMPTY
+    if width_of(content) <= width:
+        return content
+    kept: list[Span] = []
+    left = width
+    for index, part in enumerate(content):
+        is_last = index == len(content) - 1
+        n_cells = cell_len(part.text)
+        if n_cells < left or (n_cells == left and is_last):
+            kept.append(part)
+            left -= n_cells
+            continue
+        # Even where this part fits to the cell, more follows, and the last cell has to say so.
+        shown = part.text if n_cells > left else part.text + " "
+        kept.append(Span(cut_cells(shown, left), part.tone))
+        break
+    return tuple(kept)
+
+
+def fit(content: Line, width: int, *, align: Align = "left") -> Line:
+    """Give a line of exactly `width` cells, cut or filled up with blanks."""
+    shown = cut(content, width)
+    missing = max(0, width - width_of(shown))
+    if not missing:
+        return shown
+    blank = Span(" " * missing)
+    return (blank, *shown) if align == "right" else (*shown, blank)
+
+
+def spread(left: Line, right: Line, width: int, *, fill: str = " ", tone: Tone = "plain") -> Line:
+    """Put one line to the left and another to the right; the left one gives way.
+
+    Args:
+        left: Cut where both do not fit.
+        right: Whole as long as it fits at all.
+        width: In cells.
+        fill: One cell wide; stands between them.
+        tone: Of the fill.
+    """
+    right = cut(right, width)
+    room = width - width_of(right)
+    left = cut(left, room - 1 if right and room > 0 else room)
+    gap = width - width_of(left) - width_of(right)
+    return (*left, Span(fill * gap, tone), *right) if gap > 0 else (*left, *right)
+
+
+def joined(parts: Sequence[Line], separator: str = " ") -> Line:
+    """Put lines one behind the other, leaving out empty ones."""
+    made: list[Span] = []
+    for part in parts:
+        if not part:
+            continue
+        if made:
+            made.append(Span(separator))
+        made.extend(part)
+    return tuple(made)
+
+
+def retoned(content: Line, tone: Tone) -> Line:
+    """Give the same text in one tone."""
+    return tuple(Span(part.text, tone) for part in content)
+
+
+def rule(title: str, state: str, width: int, *, dash: str = "-", is_focused: bool = False) -> Line:
+    """Draw the titled rule above a pane: title to the left, the pane's state to the right."""
+    tone: Tone = "title" if is_focused else "dim"
+    left = line(Span(f"{dash} ", tone), Span(title, "title" if is_focused else "strong"), " ")
+    right = line(" ", Span(state, "dim"), Span(f" {dash}", tone)) if state else EMPTY
+    return spread(left, right, width, fill=dash, tone=tone)

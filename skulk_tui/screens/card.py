@@ -1,0 +1,65 @@
+"""What is shown where there is no room for a body: a card of the cluster, down to one cell."""
+
+from collections.abc import Sequence
+from typing import final
+
+from skulk_tui.formatting import format_percent
+from skulk_tui.lines import Line, Span, Tone, line, span, toned
+from skulk_tui.seat import Seat
+from skulk_tui.status_row import link_words
+from skulk_tui.widgets.line_widget import LineWidget
+
+_WORDS: dict[str, tuple[str, Tone]] = {
+    "alive": ("alive", "good"),
+    "suspect": ("susp!", "warn"),
+    "lost": ("lost!", "bad"),
+    "left": ("left", "dim"),
+    "joining": ("joins", "warn"),
+}
+
+
+@final
+class Card(LineWidget):
+    """The card.
+
+    Args:
+        seat: The run.
+    """
+
+    def __init__(self, seat: Seat) -> None:
+        super().__init__(id="card")
+        self._seat = seat
+
+    def make_lines(self, width: int, height: int) -> Sequence[Line]:
+        """Draw the cluster in short, a node a line, and what still works."""
+        seat = self._seat
+        head = seat.view.head
+        name = seat.profile or (head.name if head else "")
+        lines: list[Line] = [
+            line(Span("skulk ", "title"), span(name), "  ",
+                 *link_words(seat.link.view, now=seat.now()))
+        ]  # fmt: skip
+        if head is not None:
+            alerts = (Span(f" {head.alerts} alerts", "bad"),) if head.alerts else ()
+            lines.append(line(f"{head.alive} alive  {head.ready} ready", *alerts))
+        foot = [
+            toned(f"{width}x{height}: card below 60x16", "dim"),
+            toned("1-5 : ? q work", "dim"),
+        ]
+        room = max(0, height - len(lines) - len(foot))
+        lines += self._node_lines(room)
+        return (*lines, *foot)
+
+    def _node_lines(self, room: int) -> Sequence[Line]:
+        lines: list[Line] = []
+        for node in self._seat.view.nodes[:room]:
+            word, tone = _WORDS[node.member.liveness]
+            resources = node.resources
+            used = "-"
+            if resources is not None and resources.memory_total_bytes:
+                free = resources.memory_available_bytes or 0
+                total = resources.memory_total_bytes
+                used = format_percent(total - free, total)
+            name = span(f"{node.member.name:<12}")
+            lines.append(line(name, " ", Span(f"{word:<6}", tone), used))
+        return lines

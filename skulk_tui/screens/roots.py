@@ -1,0 +1,10 @@
+"""Which views there are: the five roots, and the details by kind of object."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from skulk_tui.screens.cluster import ClusterView
+from skulk_tui.screens.view_stack import DetailFactory, RootFactory
+
+ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {"cluster": ClusterView}
+DETAILS: Final[Mapping[str, DetailFactory]] = {}

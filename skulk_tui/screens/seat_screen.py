@@ -1,0 +1,532 @@
+"""The one screen: two rows on top, the body, two rows below; keys, prompts and dialogs.
+
+Every key goes through the registry, unless a text field has taken it. What an action does is looked
+up by its id: first in the view, then here.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.events import Key, Resize
+from textual.screen import Screen
+
+from protocol.errors import ClientError, SkulkError
+from skulk_tui.actions.everywhere import ROOTS
+from skulk_tui.changes import Change, Option
+from skulk_tui.completions import complete, preview
+from skulk_tui.lines import Line, Span, toned
+from skulk_tui.registry import Action, Situation, is_allowed, parse_command
+from skulk_tui.screens.card import Card
+from skulk_tui.screens.dialogs import ChoiceDialog, ConfirmDialog, Dialog, TextDialog
+from skulk_tui.screens.help import help_lines
+from skulk_tui.screens.view import Handler, Values
+from skulk_tui.screens.view_stack import DetailFactory, RootFactory, ViewStack
+from skulk_tui.seat import Seat
+from skulk_tui.status_row import StatusFlags, status_row, tab_row
+from skulk_tui.table_model import Ref
+from skulk_tui.view_state import Changes
+from skulk_tui.widgets.pane import Pane, TablePane
+from skulk_tui.widgets.rows import Prompt, Row
+
+_log = logging.getLogger(__name__)
+
+CARD_BELOW: Final = (60, 16)
+"""Columns and rows below which a card takes the place of the body."""
+
+
+class SeatScreen(Screen[None], inherit_bindings=False):
+    """What the operator sits in front of.
+
+    Args:
+        seat: The run.
+        roots: Makes the five root views.
+        details: Makes the details.
+        app_handlers: What the application itself does, by action id.
+        ask: Shows a dialog and waits for its answer; called in a worker.
+    """
+
+    BINDINGS: ClassVar = []
+
+    def __init__(
+        self,
+        seat: Seat,
+        roots: Mapping[str, RootFactory],
+        details: Mapping[str, DetailFactory],
+        app_handlers: Mapping[str, Handler],
+        ask: Callable[[Dialog], Awaitable[str | None]],
+    ) -> None:
+        super().__init__()
+        self.seat = seat
+        self.stack = ViewStack(seat, roots, details)
+        self.prompt = Prompt(preview=self._preview, complete=self._complete)
+        self._status = Row("status", self._status_row)
+        self._tabs = Row("tabs", self._tab_row)
+        self._flash = Row("flash", seat.flash.row)
+        self._keys = Row("keys", self._key_row)
+        self._card = Card(seat)
+        self._app_handlers = app_handlers
+        self._ask = ask
+
+    def compose(self) -> ComposeResult:
+        """Lay the rows out."""
+        yield self._status
+        yield self._tabs
+        yield self.stack
+        yield self._card
+        yield self._flash
+        yield self.prompt
+        yield self._keys
+
+    async def on_mount(self) -> None:
+        """Show the first root."""
+        self.prompt.display = False
+        self._choose_layout()
+        await self.stack.go(ROOTS[0])
+        self.redraw_rows()
+
+    def on_resize(self, event: Resize) -> None:
+        """Show the card where the body would have no room."""
+        del event
+        self._choose_layout()
+
+    # ---- What is drawn ----
+
+    def commit(self, changes: Changes) -> None:
+        """Show what has changed, on the view in front alone."""
+        if self.seat.paused_since is None:
+            view = self.stack.current
+            if view is not None and not self._is_card:
+                view.commit(changes)
+            if self._is_card:
+                self._card.redraw()
+        self.redraw_rows()
+
+    def tick(self) -> None:
+        """A second has passed: ages have grown."""
+        view = self.stack.current
+        if view is not None and self.seat.paused_since is None and not self._is_card:
+            view.tick()
+        if self._is_card:
+            self._card.redraw()
+        self.redraw_rows()
+
+    def redraw_rows(self) -> None:
+        """Redraw the rows around the body."""
+        for row in (self._status, self._tabs, self._flash, self._keys):
+            row.redraw()
+
+    @property
+    def situation(self) -> Situation:
+        """Give what conditions are asked about."""
+        view = self.stack.current
+        return view.situation() if view is not None else Situation(view="", pane="")
+
+    @property
+    def _pane(self) -> Pane | None:
+        view = self.stack.current
+        return view.focused_pane if view is not None else None
+
+    @property
+    def _is_card(self) -> bool:
+        return self.size.width < CARD_BELOW[0] or self.size.height < CARD_BELOW[1]
+
+    def _choose_layout(self) -> None:
+        is_card = self._is_card
+        self.stack.display = not is_card
+        self._card.display = is_card
+        # A card needs every row there is: only the keys that still work are told, on it.
+        for row in (self._status, self._tabs, self._keys):
+            row.display = not is_card
+        view = self.stack.current
+        if view is not None and not is_card:
+            view.commit(None)
+
+    def _status_row(self, width: int) -> Line:
+        seat = self.seat
+        flags = StatusFlags(
+            profile=seat.profile,
+            is_protected=seat.is_protected,
+            is_readonly=not seat.may_change,
+            paused_since=seat.paused_since,
+        )
+        return status_row(seat.view, seat.link.view, flags, now=seat.now(), width=width)
+
+    def _tab_row(self, width: int) -> Line:
+        return tab_row(self.stack.root_id, self.stack.crumbs, width=width)
+
+    def _key_row(self, width: int) -> Line:
+        del width
+        parts: list[Span] = [Span(" ")]
+        for key, title in self.seat.registry.hints(self.situation):
+            parts += [Span(key, "accent"), Span(f" {title}  ")]
+        return tuple(parts)
+
+    # ---- Keys and actions ----
+
+    async def on_key(self, event: Key) -> None:
+        """Do what a key means here; text fields have had their say before."""
+        action = self.seat.registry.for_key(event.key, self.situation)
+        event.stop()
+        event.prevent_default()
+        if action is not None:
+            await self.perform(action, {})
+        elif event.is_printable or event.key in {"enter", "delete"}:
+            self._tell_no_key(event.key)
+
+    def _tell_no_key(self, key: str) -> None:
+        """Say why a key did nothing, where it would do something elsewhere or later."""
+        situation = self.situation
+        for action in self.seat.registry.actions:
+            if key in self.seat.registry.keys_of(action) and action.is_here(situation):
+                self.seat.tell(self._why_not(action, situation))
+                return
+
+    def _why_not(self, action: Action, situation: Situation) -> str:
+        if not is_allowed(action, situation):
+            reason = "this view is read-only" if self.seat.is_readonly else "the key may not"
+            return f"{action.title}: {reason}"
+        if (action.mutates or action.needs_link) and not situation.is_linked:
+            return f"{action.title}: not while the link is {self.seat.link.view.word}"
+        return f"{action.title}: not for what is selected here"
+
+    async def perform(self, action: Action, values: Values) -> None:
+        """Do an action; what goes wrong is told, and nothing ends."""
+        handler = self.handler_of(action.id)
+        if handler is None:
+            self.seat.tell(f"{action.title}: nothing here does that", level="warn")
+            return
+        try:
+            awaited = handler(values)
+            if awaited is not None:
+                self.run_worker(self._finish(awaited, action), exit_on_error=False)
+        except SkulkError as error:
+            self.seat.tell_error(error)
+        self.redraw_rows()
+
+    def handler_of(self, action_id: str) -> Handler | None:
+        """Find what does an action: the view in front, this screen, or the application."""
+        view = self.stack.current
+        sources = (self._handlers(), self._app_handlers)
+        for handlers in sources if view is None else (view.handlers(), *sources):
+            if action_id in handlers:
+                return handlers[action_id]
+        return None
+
+    async def _finish(self, work: Awaitable[None], action: Action) -> None:
+        try:
+            await work
+        except SkulkError as error:
+            self.seat.tell_error(error)
+        except Exception:  # ruff: ignore[blind-except]  a bug in one action must not end the seat
+            _log.exception("the action %s failed", action.id)
+            self.seat.tell(f"{action.title} failed; the log has the story", level="bad")
+
+    def _handlers(self) -> Mapping[str, Handler]:
+        return {
+            **{f"go.{root}": self._go_to(root) for root in ROOTS},
+            "open.node": lambda values: self._open_named("node", values["node"]),
+            "open.model": lambda values: self._open_named("model", values["model"]),
+            "open.instance": lambda values: self._open_named("instance", values["instance"]),
+            "open.command": lambda values: self._open_named("command", values["command"]),
+            "view.back": lambda _: self._back(),
+            "view.last": lambda _: self.stack.last(),
+            "app.leave": lambda _: self._leave(),
+            "move.next_pane": lambda _: self._focus_next(1),
+            "move.previous_pane": lambda _: self._focus_next(-1),
+            "prompt.command": lambda _: self.open_prompt("command"),
+            "prompt.filter": self._filter,
+            "view.help": lambda _: self._help(),
+            "rows.actions": lambda _: self._menu(),
+            "view.messages": lambda _: self._messages(),
+            "view.zoom": lambda _: self._zoom(),
+            "view.pause": lambda _: self._pause(),
+            "view.undo": lambda _: self._undo(),
+            "view.redraw": lambda _: self._redraw_all(),
+            "view.alert": lambda _: self._next_alert(),
+            "view.readonly": self._readonly,
+            **self._row_handlers(),
+        }
+
+    def _row_handlers(self) -> Mapping[str, Handler]:
+        def moving(move: Callable[[], None]) -> Handler:
+            def handle(values: Values) -> None:
+                del values
+                move()
+                self._redraw_pane()
+
+            return handle
+
+        return {
+            "move.down": moving(lambda: self._move(1)),
+            "move.up": moving(lambda: self._move(-1)),
+            "move.page_down": moving(lambda: self._move_page(1)),
+            "move.page_up": moving(lambda: self._move_page(-1)),
+            "move.first": moving(lambda: self._move_to_end(last=False)),
+            "move.last": moving(lambda: self._move_to_end(last=True)),
+            "rows.mark": moving(lambda: self._in_table(lambda pane: pane.model.mark())),
+            "rows.mark_range": moving(lambda: self._in_table(lambda pane: pane.model.mark_range())),
+            "rows.mark_all": moving(lambda: self._in_table(lambda pane: pane.model.mark_all())),
+            "rows.sort": moving(lambda: self._in_table(lambda pane: pane.model.sort_next())),
+            "rows.reverse": moving(lambda: self._in_table(lambda pane: pane.model.reverse())),
+        }
+
+    # ---- Going about ----
+
+    def _go_to(self, root: str) -> Handler:
+        async def go(values: Values) -> None:
+            await self.stack.go(root)
+            view = self.stack.current
+            if view is not None and any(values.values()):
+                view.on_values(values)
+            self.redraw_rows()
+
+        return go
+
+    async def open_ref(self, ref: Ref) -> None:
+        """Open an object's detail, or say that it has none."""
+        if not await self.stack.open(ref):
+            self.seat.tell(f"{ref.shown}: there is nothing more to show")
+        self.redraw_rows()
+
+    async def _open_named(self, kind: str, word: str) -> None:
+        await self.open_ref(self._ref_of(kind, word))
+
+    def _ref_of(self, kind: str, word: str) -> Ref:
+        view = self.seat.view
+        if kind == "node":
+            for node in view.nodes:
+                if word in {node.member.name, node.member.node_id}:
+                    return Ref(kind="node", id=node.member.node_id, name=node.member.name)
+        elif kind == "instance":
+            for instance in view.instances:
+                if instance.instance_id.startswith(word) or instance.model_id == word:
+                    name = instance.model_id
+                    return Ref(kind="instance", id=instance.instance_id, name=name)
+        elif kind == "model":
+            for model in view.models:
+                if word in {model.id, model.name}:
+                    return Ref(kind="model", id=model.id)
+        else:
+            return Ref(kind=kind, id=word)
+        raise ClientError(
+            "client.usage",
+            f"there is no {kind} {word[:60]!r}",
+            remediation="Tab completes the names that there are.",
+        )
+
+    async def _back(self) -> None:
+        pane = self._pane
+        if isinstance(pane, TablePane) and (pane.model.clear_marks() or self._unfilter(pane)):
+            pane.redraw()
+        else:
+            await self.stack.back()
+        self.redraw_rows()
+
+    @staticmethod
+    def _unfilter(pane: TablePane) -> bool:
+        if not pane.model.filter:
+            return False
+        pane.model.set_filter("")
+        return True
+
+    async def _leave(self) -> None:
+        if not await self.stack.back():
+            handler = self._app_handlers["app.quit"]
+            handler({})
+        self.redraw_rows()
+
+    def _focus_next(self, by: int) -> None:
+        if self.stack.current is not None:
+            self.stack.current.focus_next_pane(by)
+
+    def _move(self, by: int) -> None:
+        pane = self._pane
+        if pane is not None:
+            pane.move(by)
+
+    def _move_page(self, by: int) -> None:
+        pane = self._pane
+        if pane is not None:
+            pane.move(by * pane.page)
+
+    def _move_to_end(self, *, last: bool) -> None:
+        pane = self._pane
+        if pane is not None:
+            pane.move_to_end(last=last)
+
+    def _in_table(self, work: Callable[[TablePane], None]) -> None:
+        pane = self._pane
+        if isinstance(pane, TablePane):
+            work(pane)
+
+    def _redraw_pane(self) -> None:
+        view = self.stack.current
+        if view is None:
+            return
+        pane = view.focused_pane
+        if pane is not None:
+            pane.redraw()
+        view.on_moved()
+
+    def _next_alert(self) -> None:
+        view = self.stack.current
+        if view is None or not view.to_next_alert():
+            self.seat.tell("no alert here")
+
+    # ---- The view ----
+
+    def _zoom(self) -> None:
+        if self.stack.current is not None:
+            self.stack.current.zoom()
+
+    def _pause(self) -> None:
+        seat = self.seat
+        seat.paused_since = seat.now() if seat.paused_since is None else None
+        if seat.paused_since is None and self.stack.current is not None:
+            self.stack.current.commit(None)
+
+    def _redraw_all(self) -> None:
+        view = self.stack.current
+        if view is not None:
+            view.commit(None)
+        self.refresh(layout=True, repaint=True)
+
+    def _readonly(self, values: Values) -> None:
+        self.seat.is_readonly = values["switch"] == "on"
+        view = self.stack.current
+        if view is not None:
+            view.commit(None)
+
+    # ---- Prompts ----
+
+    def open_prompt(self, kind: str, text: str = "") -> None:
+        """Put a prompt in the place of the flash row."""
+        self._flash.display = False
+        self.prompt.display = True
+        if kind == "filter":
+            pane = self._pane
+            if not isinstance(pane, TablePane):
+                self._close_prompt()
+                self.seat.tell("this pane has no rows to filter")
+                return
+            self.prompt.open("filter", text or pane.model.filter.text)
+        else:
+            self.prompt.open("command", text)
+        self.prompt.focus()
+
+    def _close_prompt(self) -> None:
+        self.prompt.display = False
+        self._flash.display = True
+        if self._pane is not None:
+            self._pane.focus()
+        self.redraw_rows()
+
+    def _filter(self, values: Values) -> None:
+        if "text" in values:
+            self._in_table(lambda pane: pane.model.set_filter(values["text"]))
+            self._redraw_pane()
+        else:
+            self.open_prompt("filter")
+
+    def _filter_pane(self, text: str) -> None:
+        pane = self._pane
+        if isinstance(pane, TablePane):
+            pane.model.set_filter(text)
+            pane.redraw()
+
+    @on(Prompt.Edited)
+    def _on_edited(self, message: Prompt.Edited) -> None:
+        if message.kind == "filter":
+            self._filter_pane(message.text)
+
+    @on(Prompt.Dismissed)
+    def _on_dismissed(self, message: Prompt.Dismissed) -> None:
+        if message.kind == "filter":
+            self._filter_pane("")
+        self._close_prompt()
+
+    @on(Prompt.Submitted)
+    async def _on_submitted(self, message: Prompt.Submitted) -> None:
+        self._close_prompt()
+        if message.kind == "filter":
+            self._filter_pane(message.text)
+            return
+        if not message.text.strip():
+            return
+        try:
+            call = parse_command(message.text, self.seat.registry)
+        except ClientError as wrong:
+            self.seat.tell_error(wrong)
+            return
+        situation = self.situation
+        if not is_allowed(call.action, situation) or (
+            call.action.mutates and not situation.is_linked
+        ):
+            self.seat.tell(self._why_not(call.action, situation), level="warn")
+            return
+        await self.perform(call.action, call.values)
+
+    def _preview(self, text: str) -> tuple[str, bool]:
+        return preview(text, self.seat.registry, self.situation)
+
+    def _complete(self, before: str) -> tuple[str, ...]:
+        return tuple(complete(before, self.seat.registry, self.situation, self.seat.view))
+
+    # ---- Dialogs ----
+
+    def confirm(self, change: Change) -> None:
+        """Show a change, and send it if the operator says so."""
+        self.run_worker(self._confirm(change), exit_on_error=False)
+
+    async def _confirm(self, change: Change) -> None:
+        chosen = await self._ask(ConfirmDialog(change, self.seat.glyphs))
+        if chosen is None:
+            self.seat.tell("cancelled; nothing was changed")
+            return
+        self.seat.tell(f"{change.title}: sent")
+        try:
+            sent = await change.send(chosen)
+        except SkulkError as error:
+            self.seat.tell_error(error)
+            return
+        self.seat.undo = sent.undo
+        self.seat.tell(sent.message, level="good")
+
+    async def _undo(self) -> None:
+        undo, self.seat.undo = self.seat.undo, None
+        if undo is not None:
+            await self._confirm(undo)
+
+    async def _menu(self) -> None:
+        registry, situation = self.seat.registry, self.situation
+        actions = [item for item in registry.menu(situation) if registry.keys_of(item)]
+        options = tuple(
+            Option(key=registry.keys_of(item)[0], title=item.title, is_default_danger=item.mutates)
+            for item in actions
+        )
+        names = ", ".join(ref.shown for ref in situation.selection[:3]) or situation.view
+        chosen = await self._ask(ChoiceDialog(names, options, self.seat.glyphs))
+        for item in actions:
+            if registry.keys_of(item)[0] == chosen:
+                await self.perform(item, {})
+                return
+
+    async def _help(self) -> None:
+        lines, ids = help_lines(self.seat.registry, self.situation)
+        chosen = await self._ask(TextDialog("Help", lines, self.seat.glyphs, keys=ids))
+        if chosen is not None:
+            action = self.seat.registry.get(chosen)
+            if any(item.is_required for item in action.arguments):
+                self.open_prompt("command", f"{action.command} ")
+            else:
+                await self.perform(action, {})
+
+    async def _messages(self) -> None:
+        self.seat.flash.see()
+        lines: list[Line] = [message.content for message in self.seat.flash.messages]
+        if not lines:
+            lines = [toned("nothing has been told yet", "dim")]
+        await self._ask(TextDialog("Messages", lines, self.seat.glyphs))

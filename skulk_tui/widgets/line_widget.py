@@ -1,0 +1,131 @@
+"""A widget that is lines, and draws again only the cells that changed.
+
+Stock widgets repaint their whole body for one cell, which over SSH is most of the traffic there is.
+Here a widget makes its lines anew as often as it likes: they are compared with what is on the
+screen, and only the stretch of a line from its first to its last changed cell is sent.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, get_args
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.events import Resize
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from skulk_tui.lines import EMPTY, Line, Tone, fit
+
+_TONES: tuple[Tone, ...] = get_args(Tone)
+
+
+class LineWidget(Widget):
+    """A widget made of lines; subclasses give them."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{tone}" for tone in _TONES} | {"cursor"}
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # ruff: ignore[builtin-argument-shadowing]  # Textual's own names
+        super().__init__(id=id, classes=classes)
+        self._lines: tuple[Line, ...] = ()
+        self._cursor_y: int | None = None
+        self._strips: dict[int, Strip] = {}
+        self._styles: Mapping[Tone, Style] | None = None
+
+    # ---- For subclasses ----
+
+    def make_lines(self, width: int, height: int) -> Sequence[Line]:
+        """Give the lines to show, at most `height` of them, each of at most `width` cells."""
+        raise NotImplementedError
+
+    def cursor_line(self) -> int | None:
+        """Give the line that is drawn as the cursor's, after `make_lines`; None for none."""
+        return None
+
+    # ---- Drawing ----
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """What is on the screen."""
+        return self._lines
+
+    def redraw(self) -> int:
+        """Make the lines anew, and have what changed drawn; returns how many lines that is."""
+        width, height = self.size
+        if not self.is_attached or width <= 0 or height <= 0:
+            return 0
+        made = [fit(item, width) for item in self.make_lines(width, height)[:height]]
+        made += [fit(EMPTY, width)] * (height - len(made))
+        cursor = self.cursor_line()
+        n_drawn = 0
+        for y, new in enumerate(made):
+            old = self._lines[y] if y < len(self._lines) else None
+            is_moved = (y == cursor) != (y == self._cursor_y)
+            if old == new and not is_moved:
+                continue
+            self._strips.pop(y, None)
+            start, end = (0, width) if old is None or is_moved else changed_cells(old, new, width)
+            self.refresh(Region(start, y, end - start, 1))
+            n_drawn += 1
+        self._lines, self._cursor_y = tuple(made), cursor
+        return n_drawn
+
+    def render_line(self, y: int) -> Strip:
+        """Give one line as Textual draws it."""
+        if not self._lines:
+            self.redraw()
+        if y >= len(self._lines):
+            return Strip.blank(self.size.width, self.rich_style)
+        strip = self._strips.get(y)
+        if strip is None:
+            strip = self._strips[y] = self._draw(y)
+        return strip
+
+    def _draw(self, y: int) -> Strip:
+        styles = self._tone_styles()
+        under = self.rich_style
+        if y == self._cursor_y:
+            under += self.get_component_rich_style("cursor", partial=True)
+        segments = [Segment(part.text, under + styles[part.tone]) for part in self._lines[y]]
+        return Strip(segments, self.size.width)
+
+    def _tone_styles(self) -> Mapping[Tone, Style]:
+        if self._styles is None:
+            self._styles = {
+                tone: self.get_component_rich_style(f"tone--{tone}", partial=True)
+                for tone in _TONES
+            }
+        return self._styles
+
+    def notify_style_update(self) -> None:
+        """Forget what was drawn in the styles before: the theme or the focus changed."""
+        super().notify_style_update()
+        self._styles = None
+        self._strips.clear()
+
+    def on_resize(self, event: Resize) -> None:
+        """Lay the lines out for another size."""
+        del event
+        self._strips.clear()
+        self._lines = ()
+        self.redraw()
+        self.refresh()
+
+
+def changed_cells(old: Line, new: Line, width: int) -> tuple[int, int]:
+    """Give the first and one after the last cell in which two lines differ.
+
+    Whole spans are compared, so that a wide character is never cut in two.
+    """
+    start = 0
+    for before, after in zip(old, new, strict=False):
+        if before != after:
+            break
+        start += cell_len(after.text)
+    end = width
+    for before, after in zip(reversed(old), reversed(new), strict=False):
+        if before != after:
+            break
+        end -= cell_len(after.text)
+    return (start, end) if start < end else (0, width)

@@ -1,0 +1,159 @@
+"""The single rows around the body: status, tabs, flash, keys; and the prompt, in place of flash."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, final
+
+from textual.events import Key, Paste
+from textual.message import Message
+
+from skulk_tui.line_editor import LineEditor
+from skulk_tui.lines import EMPTY, Line, Span, spread, toned
+from skulk_tui.widgets.line_widget import LineWidget
+
+
+@final
+class Row(LineWidget):
+    """One row; what it shows is asked for at each redraw.
+
+    Args:
+        content: Gives the row for a width.
+    """
+
+    def __init__(self, id: str, content: Callable[[int], Line]) -> None:  # ruff: ignore[builtin-argument-shadowing]  # Textual's own name
+        super().__init__(id=id, classes="row")
+        self._content = content
+
+    def make_lines(self, width: int, height: int) -> Sequence[Line]:
+        """Draw it."""
+        del height
+        return (self._content(width),)
+
+
+PromptKind = Literal["command", "filter"]
+
+
+@final
+class Prompt(LineWidget, can_focus=True):
+    """The `:` and `/` line.
+
+    Args:
+        preview: Says what Enter would do with a text, and whether that changes something.
+        complete: Gives completions of the word before the cursor.
+    """
+
+    class Submitted(Message):
+        """Enter was pressed."""
+
+        def __init__(self, kind: PromptKind, text: str) -> None:
+            super().__init__()
+            self.kind: PromptKind = kind
+            self.text = text
+
+    class Edited(Message):
+        """The text is another one."""
+
+        def __init__(self, kind: PromptKind, text: str) -> None:
+            super().__init__()
+            self.kind: PromptKind = kind
+            self.text = text
+
+    class Dismissed(Message):
+        """Esc was pressed, or Backspace in an empty line."""
+
+        def __init__(self, kind: PromptKind) -> None:
+            super().__init__()
+            self.kind: PromptKind = kind
+
+    def __init__(
+        self,
+        *,
+        preview: Callable[[str], tuple[str, bool]],
+        complete: Callable[[str], Sequence[str]],
+    ) -> None:
+        super().__init__(id="prompt", classes="row")
+        self.kind: PromptKind = "command"
+        self._preview = preview
+        self._complete = complete
+        self._editor = LineEditor()
+        self._history: dict[PromptKind, list[str]] = {"command": [], "filter": []}
+        self._completions: tuple[str, ...] = ()
+        self._completion_index = -1
+
+    @property
+    def text(self) -> str:
+        """What stands there."""
+        return self._editor.text
+
+    def open(self, kind: PromptKind, text: str = "") -> None:
+        """Begin a line."""
+        self.kind = kind
+        self._editor = LineEditor(text, self._history[kind])
+        self._completions = ()
+        self.redraw()
+
+    def make_lines(self, width: int, height: int) -> Sequence[Line]:
+        """Draw the mark, the text around its cursor, and what Enter would do."""
+        del height
+        hint, is_change = ("", False)
+        if self.kind == "command":
+            hint, is_change = self._preview(self._editor.text)
+        mark = ":" if self.kind == "command" else "/"
+        tone = "warn" if is_change else "plain"
+        before, under, after = self._editor.window(max(4, width - 3))
+        left = (
+            Span(" "),
+            Span(mark, "accent"),
+            Span(before, tone),
+            Span(under, "inverse"),
+            Span(after, tone),
+        )
+        return (
+            spread(left, toned(hint, "warn" if is_change else "dim") if hint else EMPTY, width),
+        )
+
+    def on_key(self, event: Key) -> None:
+        """Edit; every printable key is text here."""
+        event.stop()
+        event.prevent_default()
+        before = self._editor.text
+        if event.key == "enter":
+            self._submit()
+        elif event.key == "escape" or (event.key == "backspace" and not before):
+            self.post_message(self.Dismissed(self.kind))
+        elif event.key == "tab":
+            self._next_completion()
+        elif event.is_printable and event.character:
+            self._editor.insert(event.character)
+        else:
+            self._editor.press(event.key)
+        if event.key != "tab":
+            self._completions, self._completion_index = (), -1
+        self._after_edit(before)
+
+    def on_paste(self, event: Paste) -> None:
+        """Paste; the lines of what is pasted become one."""
+        event.stop()
+        before = self._editor.text
+        self._editor.insert(" ".join(event.text[:8000].split()))
+        self._after_edit(before)
+
+    def _after_edit(self, before: str) -> None:
+        if self._editor.text != before:
+            self.post_message(self.Edited(self.kind, self._editor.text))
+        self.redraw()
+
+    def _submit(self) -> None:
+        text = self._editor.text
+        history = self._history[self.kind]
+        if text and (not history or history[-1] != text):
+            history.append(text)
+        self.post_message(self.Submitted(self.kind, text))
+
+    def _next_completion(self) -> None:
+        if self.kind != "command":
+            return
+        if not self._completions:
+            self._completions = tuple(self._complete(self._editor.before))
+        if self._completions:
+            self._completion_index = (self._completion_index + 1) % len(self._completions)
+            self._editor.replace_word(self._completions[self._completion_index])
