@@ -457,6 +457,28 @@ def test_a_snapshot_of_uncommitted_events_is_not_shown_after_a_restart(n_more: i
     with_world(story)
 
 
+def test_a_start_does_not_go_back_behind_a_gap_that_a_failed_disk_has_left() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(2)
+        await add(first, *range(1, 30))
+        await asyncio.sleep(6)
+        disk = world.disk_of(first.node_id)
+        disk.write_error = disk.sync_error = OSError(errno.EIO, "input/output error")
+        await add(first, *range(30, 60))
+        disk.write_error = disk.sync_error = None
+        async with asyncio.timeout(3):
+            while first.log.durable_position.seq < first.log.appended.seq:
+                await asyncio.sleep(0.05)
+        await add(first, 60)
+        seq, state = first.log.appended.seq, first.log.appended
+        await world.crash(1)
+        first = await world.start(1)
+        assert first.log.appended == state
+        assert first.log.durable_position.seq == seq
+
+    with_world(story)
+
+
 # ---- Stopping ----------------------------------------------------------------------------------
 
 
