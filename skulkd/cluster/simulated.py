@@ -9,7 +9,7 @@ things: all ports of a node fare alike, and a handshake never fails by chance.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -77,6 +77,8 @@ class SimulatedNetwork:
         self._queued_bytes: dict[_Pipe, int] = {}
         self._free_at_s: dict[_Pipe, float] = {}
         self._room: dict[_Pipe, list[asyncio.Future[None]]] = {}
+        self.watcher: Callable[[NodeId, NodeId, Plane, bytes], None] | None = None
+        """Shown sender, receiver, plane and payload of all that is handed over."""
         self.n_sent = 0
         self.n_delivered = 0
         self.n_lost = 0
@@ -236,6 +238,8 @@ class SimulatedNetwork:
         if len(payload) > MAX_PAYLOAD_BYTES[plane]:
             return "too_large"
         self.n_sent += 1
+        if self.watcher is not None:
+            self.watcher(sender, receiver, plane, payload)
         if key is not None and self._supersede(pipe, payload, key):
             return None
         if not self._make_room(pipe, len(payload)):

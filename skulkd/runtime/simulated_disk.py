@@ -43,11 +43,11 @@ class SimulatedDisk:
         self.capacity_bytes = _DEFAULT_CAPACITY_BYTES
         """What fits in all; lower it to fill the disk."""
         self.sync_error: OSError | None = None
-        """Raised by each sync of a file while it is set."""
+        """Raised by each sync of a file, and each replacing of one, while it is set."""
         self.write_error: OSError | None = None
         """Raised by each write while it is set, after half of the bytes."""
         self.sync_delay_s = 0.0
-        """How long a sync takes."""
+        """How long a sync takes, and the replacing of a file."""
         self.n_syncs = 0
         """Syncs of appended files so far, failed ones included."""
 
@@ -108,8 +108,7 @@ class SimulatedDisk:
             raise self.write_error
         if self.used_bytes + len(data) > self.capacity_bytes:
             raise OSError(errno.ENOSPC, "simulated disk is full", str(path))
-        if self.sync_error is not None:
-            raise self.sync_error
+        self._sync()
         self._files[path] = _File(bytearray(data), bytearray(data), len(data))
 
     def rename(self, source: Path, target: Path) -> None:
@@ -195,6 +194,9 @@ class SimulatedDisk:
     def take_sync(self) -> None:
         """Count a sync, let it take its time, and fail it if that is due."""
         self.n_syncs += 1
+        self._sync()
+
+    def _sync(self) -> None:
         if self.sync_delay_s and self.stall is not None:
             self.stall(self.sync_delay_s)
         if self.sync_error is not None:

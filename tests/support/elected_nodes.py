@@ -20,11 +20,9 @@ from protocol.events import Event, MasterElected, SequencedEvent, SettingsChange
 from protocol.ids import CommandId, NodeId, command_id_of, node_id_of
 from protocol.nodes import Member
 from protocol.peer_messages import (
-    Campaign,
     ElectionMessage,
     LogPosition,
     TermPair,
-    Vote,
     unpack_election,
 )
 from protocol.readings import Readings
@@ -43,6 +41,7 @@ from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks, sleep
 from skulkd.runtime.virtual_time import VirtualLoop
 from tests.support.builders import a_cluster_id
+from tests.support.durable_words import is_kept, promised_by
 from tests.support.simulated_power import PoweredDisk
 
 TERM_PATH: Final = Path("/home/term")
@@ -366,6 +365,10 @@ class ElectedCluster:
         faults: NetworkFaults | None = None,
         priorities: Mapping[int, int] | None = None,
     ) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.stall = loop.stall_job
+        """Lets a slow disk take its time."""
         self.rng = chance(seed)
         self.policy: Policy = policy
         self.keeps_committed = policy == "quorum"
@@ -480,16 +483,15 @@ class ElectedCluster:
         self.elections.append((asyncio.get_running_loop().time(), term))
 
     def on_send(self, sender: NodeId, receiver: NodeId, message: ElectionMessage) -> None:
-        """Count what is said; a vote, once given, is the only one of its number."""
+        """Count what is said; a vote, once given, is durable, and the only one of its number."""
         self.n_said[type(message).__name__] += 1
-        voted_for = None
-        if isinstance(message, Campaign) and not message.is_trial:
-            voted_for = sender
-        elif isinstance(message, Vote) and not message.is_trial and not message.denial:
-            voted_for = receiver
-        if voted_for is not None:
-            known = self.votes.setdefault((sender, message.number), voted_for)
-            assert known == voted_for, f"{sender} voted twice in {message.number}"
+        promise = promised_by(sender, receiver, message)
+        if promise is None or promise.voted_for is None:
+            return
+        known = self.votes.setdefault((sender, promise.term), promise.voted_for)
+        assert known == promise.voted_for, f"{sender} voted twice in {promise.term}"
+        disk = self.node_of(sender).disk
+        assert is_kept(promise, disk, TERM_PATH), f"{sender} says {promise} before it is durable"
 
     def on_commit(self, node: ElectedNode, seq: int, chain: bytes) -> None:
         for earlier in range(self.base[0][1].seq, seq + 1):
@@ -499,9 +501,3 @@ class ElectedCluster:
 
     def on_death(self, story: str, _error: BaseException) -> None:
         self.deaths.append(story)
-
-    def stall(self, seconds: float) -> None:
-        """Let a slow disk take its time."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        loop.stall_job(seconds)

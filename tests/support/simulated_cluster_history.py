@@ -6,10 +6,12 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn, assert_never, final
 
-from protocol.ids import NodeId
+from protocol.ids import ClusterId, NodeId
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork
 from skulkd.core.apply import state_hash
+from skulkd.runtime.simulated_disk import SimulatedDisk
 from tests.support.builders import a_digest, a_node_id
+from tests.support.durable_words import DurableWords
 from tests.support.simulated_box import Box
 from tests.support.simulated_cluster_ledger import Ledger
 from tests.support.simulated_cluster_story import (
@@ -58,6 +60,8 @@ STOPPED_S: Final = 60.0
 IDLE_S: Final = 60.0
 SHORT_IDLE_S: Final = 15.0
 """In all histories but one of ten: most of the time that they take would go into idling."""
+EXPELLED_S: Final = 10.0
+"""From the removal of a node that hears of it to its being a cluster of its own."""
 WHOLE_S: Final = 60.0
 """From the return of a node to its having all that the others have."""
 _QUIET_NETWORK: Final = NetworkFaults()
@@ -80,14 +84,18 @@ class ClusterHistory:
         self.boxes: dict[int, Box] = {}
         self._seed = seed
         self._story = story
-        self._ledger = Ledger(story, self._running)
-        self._problems = self._ledger.problems
+        self._problems: list[str] = []
+        disks: dict[NodeId, SimulatedDisk] = {}
+        words = DurableWords(disks, HOME, self._problems)
+        self.network.watcher = words.on_payload
+        self._ledger = Ledger(story, self._running, words, self._problems)
         for number in range(1, story.n_nodes + 1):
             world = SimulatedWorld(seed * 100 + number, CARDS, network=self.network, number=number)
             world.problems = self._problems
             world.machine.complaints = self._problems
             world.witness = self._ledger
             world.on_restart = self._on_restart
+            disks[world.node_id] = world.disk
             self.boxes[number] = Box(world)
         self._people = People(self._problems, self.told, is_served=self._is_served, ends_s=ENDS_S)
         self._fates: list[asyncio.Task[object]] = []
@@ -116,6 +124,8 @@ class ClusterHistory:
         await self._stop_all()
         if self._seed % 3 == 0:
             await self._black_out()
+        elif self._seed % 3 == 1:
+            await self._expel()
         position = self._check_agreement()
         for box in self.boxes.values():
             await box.stop()
@@ -492,6 +502,29 @@ class ClusterHistory:
         crash = Crash(what="power", n_unsynced_bytes_kept=0, down_s=1.0)
         await asyncio.gather(*(box.crash(crash) for box in self.boxes.values()))
         await self._wait(self._is_whole, WHOLE_S, "whole after a black-out")
+
+    async def _expel(self) -> None:
+        """Remove a node while all is well: it goes on alone, and can come again as a new one."""
+        master = self._number(MASTER)
+        others = [number for number in self.boxes if number != master]
+        number = others[self._seed % len(others)]
+        via = next(one for one in self.boxes if one != number)
+        old = self._any().identity.cluster_id
+        if not await self._ask(via, "DELETE", f"/v1/cluster/members/box-{number}"):
+            self._fail(f"box-{number} cannot be removed")
+        await self._wait(lambda: self._is_expelled(number, old), EXPELLED_S, "without the removed")
+        await self._let_in(number)
+        await self._wait(self._is_whole, WHOLE_S, "whole with the removed one again")
+
+    def _is_expelled(self, number: int, old: ClusterId) -> bool:
+        """Say whether a node is a cluster of its own, and no other node knows it any more."""
+        node, node_id = self.boxes[number].running, a_node_id(number)
+        if node is None or node.identity.cluster_id == old or not node.rooms.mastership.is_master:
+            return False
+        others = [other for other in self._running() if other is not node]
+        named = {peer.node_id for other in others for peer in other.rooms.directory.peers}
+        voters = {voter for other in others for voter in other.rooms.log.appended.members}
+        return node_id not in named | voters
 
     def _is_empty(self) -> bool:
         return not any(node.state.instances for node in self._running())

@@ -9,6 +9,7 @@ from protocol.events import Event, SequencedEvent
 from protocol.ids import ClusterId, CommandId, NodeId
 from protocol.peer_messages import TermPair
 from skulkd.core.apply import repeated
+from tests.support.durable_words import DurableWords
 from tests.support.simulated_cluster_story import ClusterStory
 from tests.support.simulated_node import SimulatedNode
 
@@ -38,10 +39,19 @@ class Ledger:
     Args:
         story: Whose rules hold.
         nodes: Gives those that run.
+        words: Hears what they say to each other.
+        problems: Gets what does not fit.
     """
 
-    def __init__(self, story: ClusterStory, nodes: Callable[[], list[SimulatedNode]]) -> None:
-        self.problems: list[str] = []
+    def __init__(
+        self,
+        story: ClusterStory,
+        nodes: Callable[[], list[SimulatedNode]],
+        words: DurableWords,
+        problems: list[str],
+    ) -> None:
+        self._words = words
+        self.problems = problems
         self.n_resets = 0
         self._is_strict = story.policy == "quorum" or story.is_gentle
         self._is_quorum = story.policy == "quorum"
@@ -67,6 +77,7 @@ class Ledger:
             if place[0] == cluster_id and place[1] <= seq
         }
         self._settled.pop(node.world.number, None)
+        self._words.on_begin(node.world.node_id, cluster_id, node.rooms.log.appended.seq)
         node.rooms.mastership.on_change(lambda: self._on_mastership(node))
 
     def on_event(self, node: SimulatedNode, sequenced: SequencedEvent) -> None:

@@ -95,3 +95,5 @@ def test_a_slow_sync_says_how_slow() -> None:
     disk.sync_delay_s = 2.0
     disk.open_append(LOG).sync()
     assert stalls == [2.0]
+    disk.replace(LOG.with_name("state"), b"new")
+    assert stalls == [2.0, 2.0]
