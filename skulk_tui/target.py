@@ -1,8 +1,9 @@
 """Which node is asked, with which key, and by which rule each was chosen. One resolver for all.
 
-Order for the node: `--node`, SKULK_NODE, loopback. Order for the key: SKULK_API_KEY, the file named
-by SKULK_API_KEY_FILE, the file `api_key` in the configuration directory. A key is never taken from
-the command line, where every user of the machine could read it.
+Order for the node: `--node`, `--cluster`, SKULK_NODE, SKULK_CLUSTER, the current profile, loopback.
+Order for the key: SKULK_API_KEY, the file named by SKULK_API_KEY_FILE, the profile's file, the file
+`api_key` in the configuration directory. A key is never taken from the command line, where every
+user of the machine could read it.
 """
 
 import ipaddress
@@ -15,6 +16,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from protocol.errors import ClientError
+from skulk_tui.profiles import key_path, read_config
 
 DEFAULT_PORT: Final = 52415
 DEFAULT_NODE: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -30,12 +32,26 @@ class Target:
 
     url: str
     url_rule: str
-    """Which rule named the node: `--node`, `SKULK_NODE` or `default`."""
+    """Which rule named the node: `--node`, `--cluster NAME`, `SKULK_NODE`, `SKULK_CLUSTER NAME`,
+    `current profile NAME` or `default`."""
     api_key: str | None = None
     key_rule: str = "none"
     """Where the key comes from: a variable's name, a file's path, `prompt` or `none`."""
     insecure: bool = False
     """The operator allowed a key over plain HTTP beyond this machine."""
+    seeds: tuple[str, ...] = ()
+    """Further addresses of the same cluster, tried when this one does not answer."""
+    profile: str = ""
+    """The profile's name; empty where none was chosen."""
+    protect: bool = False
+    """The profile wants every change asked about."""
+    readonly: bool = False
+    """The profile wants nothing changed."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All addresses, in the order in which they are tried."""
+        return (self.url, *self.seeds)
 
     @property
     def is_loopback(self) -> bool:
@@ -63,26 +79,63 @@ def is_loopback_host(host: str) -> bool:
 
 
 def resolve_target(
-    node: str | None, environ: Mapping[str, str], *, config_dir: Path, insecure: bool = False
+    node: str | None,
+    environ: Mapping[str, str],
+    *,
+    config_dir: Path,
+    insecure: bool = False,
+    cluster: str | None = None,
 ) -> Target:
     """Choose the node and the key.
 
     Raises:
-        ClientError: `client.usage` for a bad URL or an unusable key file.
+        ClientError: `client.usage` for a bad URL, an unknown profile, or an unusable file.
     """
     if node:
-        url, rule = node, "--node"
-    elif environ.get("SKULK_NODE"):
-        url, rule = environ["SKULK_NODE"], "SKULK_NODE"
-    else:
-        url, rule = DEFAULT_NODE, "default"
-    api_key, key_rule = _find_key(environ, config_dir)
+        return _at_node(node, "--node", environ, config_dir, insecure=insecure)
+    if cluster:
+        return _at_profile(cluster, "--cluster", environ, config_dir, insecure=insecure)
+    if environ.get("SKULK_NODE"):
+        return _at_node(environ["SKULK_NODE"], "SKULK_NODE", environ, config_dir, insecure=insecure)
+    if environ.get("SKULK_CLUSTER"):
+        name = environ["SKULK_CLUSTER"]
+        return _at_profile(name, "SKULK_CLUSTER", environ, config_dir, insecure=insecure)
+    current = read_config(config_dir).current
+    if current is not None:
+        return _at_profile(current, "current profile", environ, config_dir, insecure=insecure)
+    return _at_node(DEFAULT_NODE, "default", environ, config_dir, insecure=insecure)
+
+
+def _at_node(
+    node: str, rule: str, environ: Mapping[str, str], config_dir: Path, *, insecure: bool
+) -> Target:
+    api_key, key_rule = _find_key(environ, config_dir, None)
     return Target(
-        url=parse_node_url(url, rule),
+        url=parse_node_url(node, rule),
         url_rule=rule,
         api_key=api_key,
         key_rule=key_rule,
         insecure=insecure,
+    )
+
+
+def _at_profile(
+    name: str, rule: str, environ: Mapping[str, str], config_dir: Path, *, insecure: bool
+) -> Target:
+    profile = read_config(config_dir).named(name, rule)
+    urls = [parse_node_url(seed, f"a seed of the profile {name}") for seed in profile.seeds]
+    url, *seeds = dict.fromkeys(urls)
+    api_key, key_rule = _find_key(environ, config_dir, key_path(config_dir, name))
+    return Target(
+        url=url,
+        url_rule=f"{rule} {name}",
+        api_key=api_key,
+        key_rule=key_rule,
+        insecure=insecure or profile.insecure,
+        seeds=tuple(seeds),
+        profile=name,
+        protect=profile.protect,
+        readonly=profile.readonly,
     )
 
 
@@ -144,21 +197,34 @@ def check_key(api_key: str, rule: str) -> str:
     return key
 
 
-def _find_key(environ: Mapping[str, str], config_dir: Path) -> tuple[str | None, str]:
+def _find_key(
+    environ: Mapping[str, str], config_dir: Path, of_profile: Path | None
+) -> tuple[str | None, str]:
     if environ.get("SKULK_API_KEY"):
         return check_key(environ["SKULK_API_KEY"], "SKULK_API_KEY"), "SKULK_API_KEY"
     named = environ.get("SKULK_API_KEY_FILE")
-    path = Path(named).expanduser() if named else config_dir / "api_key"
-    try:
-        return _read_key(path), str(path)
-    except FileNotFoundError:
-        if named:
+    if named:
+        api_key = _read_key(Path(named).expanduser())
+        if api_key is None:
             raise ClientError(
                 "client.usage",
-                f"SKULK_API_KEY_FILE names {path}, which does not exist",
+                f"SKULK_API_KEY_FILE names {named}, which does not exist",
                 remediation="Write the key there with mode 0600, or unset the variable.",
-            ) from None
-        return None, "none"
+            )
+        return api_key, str(Path(named).expanduser())
+    for path in (of_profile, config_dir / "api_key"):
+        api_key = _read_key(path) if path is not None else None
+        if api_key is not None:
+            return api_key, str(path)
+    return None, "none"
+
+
+def _read_key(path: Path) -> str | None:
+    """Read a key file; None where there is none."""
+    try:
+        return _read_private(path)
+    except FileNotFoundError:
+        return None
     except OSError as wrong:
         raise ClientError(
             "client.usage",
@@ -167,7 +233,7 @@ def _find_key(environ: Mapping[str, str], config_dir: Path) -> tuple[str | None,
         ) from wrong
 
 
-def _read_key(path: Path) -> str:
+def _read_private(path: Path) -> str:
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         if mode & (stat.S_IRWXG | stat.S_IRWXO):

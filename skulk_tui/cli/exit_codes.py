@@ -56,6 +56,7 @@ _BY_CODE: Final[dict[ErrorCode, int]] = {
     "cluster.minority_term": REFUSED,
     "client.timeout": TIMEOUT,
     "client.insecure_key": REFUSED,
+    "client.certificate_changed": REFUSED,
     "placement.no_fit": REFUSED,
     "placement.no_backend": REFUSED,
     "placement.no_node": REFUSED,

@@ -23,6 +23,7 @@ from skulk_tui.cli.progress import note_as_json
 from skulk_tui.client import NodeClient, insecure_key
 from skulk_tui.clock import SystemClock, WaitingClock
 from skulk_tui.formatting import strip_controls
+from skulk_tui.own_files import config_dir
 from skulk_tui.target import Target, check_key, resolve_target
 
 _DURATION: Final = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)$")
@@ -240,14 +241,6 @@ def output_format(options: Options, environ: Mapping[str, str]) -> OutputFormat:
         if word == form:
             return form
     raise unknown_value("an output format", word, OUTPUT_FORMATS)
-
-
-def config_dir(environ: Mapping[str, str]) -> Path:
-    """Give the directory of the operator's own files."""
-    if environ.get("SKULK_CONFIG_DIR"):
-        return Path(environ["SKULK_CONFIG_DIR"]).expanduser()
-    base = environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path("~/.config").expanduser()) / "skulk"
 
 
 def wants_color(when: ColorWhen, environ: Mapping[str, str], *, is_terminal: bool) -> bool:

@@ -14,7 +14,7 @@ SLEEPERS = {
     "store/fetch.py",  # a default; the store has no adapter of its own and is handed one
     "store/service.py",  # likewise
 }
-TASK_STARTERS = {"skulkd/runtime/tasks.py"}
+TASK_STARTERS = {"skulkd/runtime/tasks.py", "skulk_tui/tasks.py"}
 PROCESS_STARTERS = (
     "skulkd/worker/launchers/",
     "skulkd/worker/run.py",
