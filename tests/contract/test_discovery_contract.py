@@ -141,5 +141,6 @@ def test_closing_twice_is_closing_once(run: Runner) -> None:
         await discovery.close()
         discovery.announce(None)
         discovery.set_addresses([])
+        assert discovery.status().state != "failed"
 
     run(scenario)

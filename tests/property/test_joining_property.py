@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.codec import encode_values, pack
 from protocol.errors import ProtocolError, SkulkError
+from protocol.hello import OtherWire
 from protocol.ids import node_id_of
 from protocol.joining import (
     MAX_JOIN_BYTES,
@@ -87,7 +88,8 @@ def test_no_answer_breaks_a_guest(answer: bytes) -> None:
 def test_every_frame_is_read_or_refused(data: bytes) -> None:
     for read in (read_guest, read_host):
         with contextlib.suppress(ProtocolError):
-            read(data)
+            message = read(data)
+            assert isinstance(message, OtherWire) or read(pack(message)) == message
 
 
 def test_a_frame_that_is_too_large_is_refused_unread() -> None:

@@ -463,7 +463,7 @@ class ElectedCluster:
 
     def story(self) -> str:
         """Tell what each node sees, for a test that fails."""
-        lines = [f"elections: {self.elections}"]
+        lines = [*self.deaths, f"elections: {self.elections}"]
         for node in self.on():
             lines += [f"{node.number} {node.node_id}: {node.mastership.seen()}"]
             lines += [f"  {node.log.durable_position} {node.log.story[-8:]}"]

@@ -22,13 +22,12 @@ def test_without_a_terminal_it_refuses_and_names_the_way_out(absent: str) -> Non
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"TERM": ""}, {}])
-def test_a_terminal_that_cannot_place_its_cursor_is_refused(environ: dict[str, str]) -> None:
+def test_a_terminal_that_cannot_place_its_cursor_is_refused_and_a_usual_one_is_not(
+    environ: dict[str, str],
+) -> None:
+    require_terminal(USUAL, stdin=True, stdout=True, stderr=True)
     with pytest.raises(ClientError, match="TERM is"):
         require_terminal(environ, stdin=True, stdout=True, stderr=True)
-
-
-def test_a_usual_terminal_is_not_refused() -> None:
-    require_terminal(USUAL, stdin=True, stdout=True, stderr=True)
 
 
 @pytest.mark.parametrize(

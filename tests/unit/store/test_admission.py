@@ -10,11 +10,8 @@ def test_wheel_and_files_count_together_and_what_is_staged_does_not() -> None:
     assert NEED.peak_bytes == 170
 
 
-def test_a_transfer_that_just_fits_is_admitted() -> None:
+def test_what_just_fits_is_admitted_and_one_byte_too_few_is_refused_with_the_numbers() -> None:
     check_space(NEED, free_bytes=220, reserve_bytes=50)
-
-
-def test_one_byte_too_few_is_refused_with_the_numbers() -> None:
     with pytest.raises(StoreError) as refused:
         check_space(NEED, free_bytes=219, reserve_bytes=50)
     assert refused.value.code == "store.no_space"

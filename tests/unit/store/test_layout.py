@@ -97,8 +97,11 @@ def test_f28_removing_a_tree_deletes_links_and_not_what_they_name(
 
 
 def test_removing_what_is_absent_is_no_error(layout: StoreLayout) -> None:
+    other = layout.models_dir / "staging" / "another"
+    other.mkdir()
     with layout.opened("staging") as staging:
         remove_tree(staging, KEY)
+    assert other.exists()
 
 
 def test_f28_a_file_with_a_second_name_is_not_ours_to_write(tmp_path: Path) -> None:

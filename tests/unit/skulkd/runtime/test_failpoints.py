@@ -15,11 +15,7 @@ def disarmed() -> Iterator[None]:
     failpoints.disarm_all()
 
 
-def test_an_unarmed_point_does_nothing() -> None:
-    failpoints.hit("journal.before_sync")
-
-
-def test_a_point_acts_at_each_pass_or_at_the_nth() -> None:
+def test_an_armed_point_and_no_other_acts_at_each_pass_or_at_the_nth() -> None:
     seen: list[str] = []
     failpoints.arm("a.each", lambda: seen.append("each"))
     failpoints.arm("a.third", lambda: seen.append("third"), nth=3)
