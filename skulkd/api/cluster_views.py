@@ -20,8 +20,8 @@ from protocol.cluster_api import (
 )
 from protocol.control_api import LinkEdge, StateDocument, TopologyView
 from protocol.ids import NodeId
-from protocol.nodes import Member
 from protocol.state import ClusterState
+from skulkd.api.cluster_look import liveness_of_member
 from skulkd.api.node_names import name_of
 from skulkd.cluster.guests import Stranger
 from skulkd.cluster.link_views import Duplicate, LinkViews
@@ -137,7 +137,7 @@ def member_views(
                 role=member.role,
                 presence=member.presence,
                 since_ms=member.since_ms,
-                liveness=_liveness(member, is_heard=is_self or master.is_alive(node_id)),
+                liveness=liveness_of_member(member, is_heard=is_self or master.is_alive(node_id)),
                 is_self=is_self,
                 is_master=node_id == master_id,
                 silent_s=None if silent_s is None else round(silent_s, 3),
@@ -151,13 +151,6 @@ def member_views(
             )
         )
     return tuple(sorted(views, key=lambda one: (one.name, one.node_id)))
-
-
-def _liveness(member: Member, *, is_heard: bool) -> Liveness:
-    """What the cluster has agreed on counts; who is present may be silent here all the same."""
-    if member.presence != "present":
-        return member.presence
-    return "alive" if is_heard else "suspect"
 
 
 def topology(cluster: ClusterDocument) -> TopologyView:

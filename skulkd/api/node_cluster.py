@@ -18,6 +18,7 @@ from protocol.commands import CreateJoinToken
 from protocol.errors import ClusterError
 from protocol.ids import NodeId, TokenId, token_id_of
 from protocol.peer_messages import TermPair
+from skulkd.api.cluster_look import ClusterLook, look_at
 from skulkd.api.cluster_views import OwnSight, cluster_document
 from skulkd.api.node_joining import NodeJoining
 from skulkd.cluster.closed_transport import ClosedTransport
@@ -89,6 +90,12 @@ class NodeCluster:
             rooms.transport,
             now_s=rooms.clock.monotonic_s(),
         )
+
+    def look(self) -> ClusterLook:
+        """Show who is there and how they are reached."""
+        rooms = self._rooms
+        own = rooms.identity.node_id
+        return look_at(rooms.log.replica.state, own, rooms.mastership, rooms.transport)
 
     async def invite(self, kind: InvitationKind, *, uses: int, ttl_s: int | None) -> Invitation:
         """Make an invitation that this node admits guests by, and open a node that is closed.

@@ -27,7 +27,8 @@ from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.query import MAX_DIGITS, whole_number
 from skulkd.api.sse import SSE_HEADERS, EventStream
-from skulkd.api.views import event_view, health_document, public_health, state_document
+from skulkd.api.state_writer import StateWriter
+from skulkd.api.views import event_view, health_document, public_health
 
 _STATE_CACHE_S: Final = 0.25
 """Readings move once a second; a screen full of clients asks far more often."""
@@ -49,7 +50,8 @@ class OpsRoutes:
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
-        self._cached_state: tuple[int, float, Reply] | None = None
+        self._state_writer = StateWriter(deps.face)
+        self._cached_state: tuple[ClusterState, float, Reply] | None = None
         self._followers: set[EventStream] = set()
 
     def stop(self) -> None:
@@ -115,19 +117,18 @@ class OpsRoutes:
         deps = self._deps
         state, now = deps.state.state, deps.clock.monotonic_s()
         cached = self._cached_state
-        if cached is not None and cached[0] == state.seq and now - cached[1] < _STATE_CACHE_S:
+        if cached is not None and cached[0] is state and now - cached[1] < _STATE_CACHE_S:
             return cached[2]
-        document = state_document(
+        body = self._state_writer.write(
             state,
             deps.readings.readings,
             deps.health.node_health(),
-            deps.cluster.status(),
-            face=deps.face,
+            deps.cluster.look(),
             now=now,
             is_reachable=deps.is_reachable,
         )
-        reply = json_reply(document, camel=True)
-        self._cached_state = (state.seq, now, reply)
+        reply = Reply(body=body)
+        self._cached_state = (state, now, reply)
         return reply
 
     # ---- Events ----

@@ -21,6 +21,7 @@ from protocol.peer_messages import ApiAnswer, CallApi, TermPair
 from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.readings import Readings
 from protocol.tasks import ChatTask
+from skulkd.api.cluster_look import ClusterLook
 
 
 class Inference(Protocol):
@@ -161,6 +162,10 @@ class ClusterControl(Protocol):
 
     def status(self) -> ClusterDocument:
         """Show the cluster as this node sees it now; cheap, and never older than its state."""
+        ...
+
+    def look(self) -> ClusterLook:
+        """Show only what moves: who is there and how they are reached; cheaper than `status`."""
         ...
 
     async def invite(self, kind: InvitationKind, *, uses: int, ttl_s: int | None) -> Invitation:

@@ -138,20 +138,7 @@ def state_document(
         placement_failures=state.placement_failures,
         launches=state.launches,
         downloads=state.downloads,
-        transfers=tuple(
-            TransferStatus(
-                model_id=reading.model_id,
-                node_id=reading.node_id,
-                state="running",
-                phase=reading.phase,
-                done_bytes=reading.done_bytes,
-                total_bytes=reading.total_bytes,
-                rate_bytes_s=reading.rate_bytes_s,
-                eta_s=reading.eta_s,
-                source=reading.source,
-            )
-            for reading in readings.transfers.values()
-        ),
+        transfers=transfer_views(readings),
         custom_models=tuple(sorted(state.cards)),
         api_keys=len(state.api_keys),
         settings=state.settings,
@@ -161,6 +148,24 @@ def state_document(
         node_resources={
             node_id: _resources(state, readings, node_id, now) for node_id in state.members
         },
+    )
+
+
+def transfer_views(readings: Readings) -> tuple[TransferStatus, ...]:
+    """Show the downloads that are under way, on all nodes."""
+    return tuple(
+        TransferStatus(
+            model_id=reading.model_id,
+            node_id=reading.node_id,
+            state="running",
+            phase=reading.phase,
+            done_bytes=reading.done_bytes,
+            total_bytes=reading.total_bytes,
+            rate_bytes_s=reading.rate_bytes_s,
+            eta_s=reading.eta_s,
+            source=reading.source,
+        )
+        for reading in readings.transfers.values()
     )
 
 
@@ -235,11 +240,11 @@ def health_document(
     return public_health(health, face=face).model_copy(update=known)
 
 
-def event_view(sequenced: SequencedEvent) -> EventView:
+def event_view(sequenced: SequencedEvent, *, camel: bool = True) -> EventView:
     """Show one event without the hash of a key's secret."""
-    event: dict[str, Any] = sequenced.event.model_dump(mode="json", by_alias=True)
+    event: dict[str, Any] = sequenced.event.model_dump(mode="json", by_alias=camel)
     if sequenced.event.kind == "api_key_created":
-        del event["key"]["secretSha256"]
+        del event["key"]["secretSha256" if camel else "secret_sha256"]
     return EventView(
         term=sequenced.term,
         seq=sequenced.seq,

@@ -45,6 +45,7 @@ class PeerInfo:
     last_heard_s: float | None = None
     """Monotonic; any frame counts."""
     planes: Mapping[Plane, PlaneCounters] = field(default_factory=dict[Plane, PlaneCounters])
+    """These count on: a copy for every look at a hundred peers would cost more than the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Final, final
 
@@ -103,10 +103,6 @@ class PeerLink:
     def status(self) -> LinkStatus:
         """How it is, in detail."""
         return self._status
-
-    def counter_snapshot(self) -> dict[Plane, PlaneCounters]:
-        """Give what has gone over each plane so far."""
-        return {plane: replace(counters) for plane, counters in self.counters.items()}
 
     def start(self, contexts: Mapping[Port, Context]) -> None:
         """Begin to dial."""

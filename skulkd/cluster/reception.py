@@ -44,7 +44,7 @@ class KnownPeer:
             build=self.acquaintance.build,
             boot_id=self.acquaintance.boot_id,
             last_heard_s=self.heard_s,
-            planes=self.link.counter_snapshot(),
+            planes=self.link.counters,
         )
 
 

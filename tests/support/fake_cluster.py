@@ -17,6 +17,7 @@ from protocol.cluster_api import (
 from protocol.errors import SkulkError
 from protocol.ids import ClusterId, InstanceId, NodeId, TokenId
 from protocol.peer_messages import ApiAnswer, CallApi, TermPair
+from skulkd.api.cluster_look import ClusterLook, MemberLook
 from skulkd.api.peer_api import PeerApiServer
 from skulkd.api.ports import LogQuery
 from skulkd.eventlog.gateway import StateView
@@ -41,6 +42,18 @@ class FakeCluster:
         self.joined: list[JoinBody] = []
         self.handed_over: list[NodeId | None] = []
         self.refusal: SkulkError | None = None
+
+    def look(self) -> ClusterLook:
+        shown = self.status()
+        return ClusterLook(
+            shown.master,
+            tuple(
+                MemberLook(
+                    one.node_id, one.liveness, one.is_self, one.link, one.dialled, one.silent_s
+                )
+                for one in shown.members
+            ),
+        )
 
     def status(self) -> ClusterDocument:
         if self.document is not None:
