@@ -50,10 +50,12 @@ from skulkd.core.election_inputs import (
     BeginHandover,
     BeginLeaving,
     ElectionSpec,
+    FallAsleep,
     Heard,
     Input,
     LinkSeen,
     VoteSaved,
+    WakeUp,
 )
 from skulkd.core.voting import LogLook, TermVote, look_at
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
@@ -109,7 +111,7 @@ class Mastership:
         self._reports = MemberReports(spec.node_id, ports, machine, tasks)
         self._handover: asyncio.Future[str] | None = None
         self._pump: asyncio.Task[None] | None = None
-        self._is_closed = self._is_leaving = False
+        self._is_closed = self._is_leaving = self._is_asleep = False
         self.vote_error: OSError | ClusterError | None = None
         """Why the last promise that could not be kept was not kept."""
 
@@ -218,15 +220,27 @@ class Mastership:
         The cluster is told that this node has left (if a master can be reached), a master hands
         over (if somebody can take over), and everybody is told that nobody need wait.
         """
+        if self._is_closed or (self._is_leaving and not self._is_asleep):
+            return
+        if not self._is_asleep:
+            await self._say_goodbye()
+        await self.close()
+
+    async def fall_asleep(self) -> None:
+        """Say goodbye, as `farewell`, and be silent until `wake_up`; takes little over a second."""
         if self._is_closed or self._is_leaving:
             return
-        self._is_leaving = True
-        self._take(BeginLeaving())
-        with suppress(TimeoutError):
-            async with timeout(FAREWELL_S):
-                await self._leave()
-        self._broadcast(Farewell(self._machine.known_number))
-        await self.close()
+        await self._say_goodbye()
+        self._is_asleep = True
+        self._take(FallAsleep())
+        while self._inbox and not self._is_closed:
+            await sleep(0)  # the log rests before the machine does
+
+    def wake_up(self) -> None:
+        """Take part again: listen for the master, and send heartbeats; idempotent."""
+        if self._is_asleep:
+            self._is_leaving = self._is_asleep = False
+            self._take(WakeUp())
 
     async def close(self) -> None:
         """Take part no more, without a word; idempotent."""
@@ -376,6 +390,8 @@ class Mastership:
                 assert_never(effect)
 
     def _send(self, to: tuple[NodeId, ...], message: ElectionMessage) -> None:
+        if self._is_asleep:
+            return  # a vote that was being saved: whoever said goodbye has none
         payload = pack_frame(message)
         for peer in to:
             # Refused is as good as lost: whoever does not hear is asked again, or gone.
@@ -444,6 +460,14 @@ class Mastership:
         )
         if self._handover is not None and not self._handover.done():
             self._handover.set_result("" if effect.is_done else effect.reason)
+
+    async def _say_goodbye(self) -> None:
+        self._is_leaving = True
+        self._take(BeginLeaving())
+        with suppress(TimeoutError):
+            async with timeout(FAREWELL_S):
+                await self._leave()
+        self._broadcast(Farewell(self._machine.known_number))
 
     async def _leave(self) -> None:
         me = self._spec.node_id

@@ -57,10 +57,12 @@ from skulkd.core.election_inputs import (
     BeginHandover,
     BeginLeaving,
     ElectionSpec,
+    FallAsleep,
     Heard,
     Input,
     LinkSeen,
     VoteSaved,
+    WakeUp,
 )
 from skulkd.core.granting import denial_of
 from skulkd.core.handing_over import Handovers
@@ -113,7 +115,7 @@ class ElectionMachine:
         self._handovers = Handovers()
         self._known = max(self._promises.spent, log.head.term)
         self._tenure = Tenure(spec.node_id, self._sight)
-        self._is_leaving = False
+        self._is_leaving = self._is_asleep = False
         self._patience = Patience(now=now)
         self._beat_s = now
         self._deadline = now
@@ -184,6 +186,8 @@ class ElectionMachine:
                 self._vote_saved(given, now)
             case _ if self._me in log.removed:
                 pass
+            case Heard() if self._is_asleep:
+                pass
             case Heard():
                 self._hear(given.sender, given.message, now)
                 if self._is_quiet(given.message):
@@ -193,8 +197,11 @@ class ElectionMachine:
             case BeginHandover():
                 is_master = self.role == "master"
                 self._effects += self._handovers.begin(given.target, is_master=is_master, now=now)
-            case BeginLeaving():
-                self._is_leaving = True
+            case BeginLeaving() | FallAsleep() | WakeUp():
+                self._is_leaving = not isinstance(given, WakeUp)
+                self._is_asleep = isinstance(given, FallAsleep)
+                if isinstance(given, WakeUp):  # whoever is master is to be heard first
+                    self._patience = Patience(now=now)
             case _:
                 assert_never(given)
         return self._settle(now)
@@ -223,7 +230,9 @@ class ElectionMachine:
     def _settle(self, now: float) -> list[Effect]:
         """Do what is due."""
         if self._me in self._sight.log.removed:
-            return self._retire(now)
+            return self._retire("this node was removed from the cluster", now)
+        if self._is_asleep:
+            return self._retire("this node goes to sleep", now)
         self._recall_promises()
         claim = self._tenure.claim
         if self.role == "member" and claim is not None:
@@ -240,12 +249,13 @@ class ElectionMachine:
             self._beat_s = now + HEARTBEAT_S
         return self._done(now)
 
-    def _retire(self, now: float) -> list[Effect]:
-        """Take part no more: this node was removed."""
+    def _retire(self, reason: str, now: float) -> list[Effect]:
+        """Take no part: this node was removed, or sleeps."""
         if self.role != "resting":
             self._enter("resting", None, now)
-            self._effects.append(Rest(reason="this node was removed from the cluster"))
+            self._effects.append(Rest(reason=reason))
         self._campaigning.reset()
+        self._effects += self._handovers.check(self._sight, number=None, now=now)
         self._beat_s = now + HEARTBEAT_S
         return self._done(now)
 

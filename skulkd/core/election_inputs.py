@@ -52,7 +52,17 @@ class BeginHandover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginLeaving:
-    """This node stops soon: it campaigns no more."""
+    """This node stops or sleeps soon: it campaigns no more."""
 
 
-Input = Heard | LinkSeen | VoteSaved | BeginHandover | BeginLeaving
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallAsleep:
+    """The machine is about to be suspended: this node takes no part until it wakes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeUp:
+    """The machine is awake again, or was not suspended after all."""
+
+
+Input = Heard | LinkSeen | VoteSaved | BeginHandover | BeginLeaving | FallAsleep | WakeUp

@@ -380,6 +380,7 @@ class ElectedCluster:
         self.known: dict[NodeId, Peer] = {}
         self.votes: dict[tuple[NodeId, int], NodeId] = {}
         self.n_said: Counter[str] = Counter()
+        self.n_said_by: Counter[NodeId] = Counter()
         self.elections: list[tuple[float, TermPair]] = []
         self.committed: dict[int, bytes] = {}
         keys = [a_key(number) for number in range(1, n_nodes + 1)]
@@ -485,6 +486,7 @@ class ElectedCluster:
     def on_send(self, sender: NodeId, receiver: NodeId, message: ElectionMessage) -> None:
         """Count what is said; a vote, once given, is durable, and the only one of its number."""
         self.n_said[type(message).__name__] += 1
+        self.n_said_by[sender] += 1
         promise = promised_by(sender, receiver, message)
         if promise is None or promise.voted_for is None:
             return

@@ -243,6 +243,78 @@ def test_a_goodbye_that_no_master_hears_is_said_for_the_leaver_by_the_next_one()
     tell(story)
 
 
+# ---- Sleep ----
+
+
+@pytest.mark.parametrize("policy", ["availability", "quorum"])
+def test_a_master_that_goes_to_sleep_is_replaced_at_once_and_comes_back_as_a_member(
+    policy: Policy,
+) -> None:
+    async def story(cluster: ElectedCluster) -> None:
+        sleeper, others = master_and_others(cluster)
+        await sleeper.mastership.fall_asleep()
+        assert not sleeper.mastership.is_master
+        assert sleeper.log.leads is None, "its log rests before the machine does"
+        n_said = cluster.n_said_by[sleeper.node_id]
+        await sleep(1.0)
+        (master,) = cluster.masters()
+        assert master in others
+        assert master.log.appended.members[sleeper.node_id].presence == "left"
+        assert not master.mastership.is_alive(sleeper.node_id)
+        sleeper.clock.sleep(3600.0)
+        await sleep(5.0)
+        assert cluster.n_said_by[sleeper.node_id] == n_said, "not a word"
+        sleeper.mastership.wake_up()
+        await sleep(1.0)
+        assert master.mastership.is_alive(sleeper.node_id)
+        assert sleeper.mastership.term == master.mastership.term
+        await sleep(2.0)
+        assert master.log.appended.members[sleeper.node_id].presence == "present"
+        assert cluster.masters() == [master]
+        assert not [c for c in cluster.commands if isinstance(c, ReportLoss)]
+
+    tell(story, policy=policy)
+
+
+def test_a_sleep_that_is_called_off_costs_nothing_but_a_moment() -> None:
+    async def story(cluster: ElectedCluster) -> None:
+        master, (sleeper, _) = master_and_others(cluster)
+        await sleeper.mastership.fall_asleep()
+        sleeper.mastership.wake_up()
+        sleeper.mastership.wake_up()
+        await sleep(3.0)
+        assert sleeper.mastership.term == master.mastership.term
+        assert master.log.appended.members[sleeper.node_id].presence == "present"
+
+    tell(story)
+
+
+def test_a_cluster_of_one_that_sleeps_leads_again_when_it_wakes() -> None:
+    async def story(cluster: ElectedCluster) -> None:
+        (node,) = cluster.on()
+        await node.mastership.fall_asleep()
+        assert not node.mastership.is_master
+        node.clock.sleep(60.0)
+        node.mastership.wake_up()
+        assert await cluster.wait_agreed() < 0.5
+
+    tell(story, 1)
+
+
+def test_a_node_that_is_stopped_while_it_is_going_to_sleep_ends() -> None:
+    async def story(cluster: ElectedCluster) -> None:
+        _, (sleeper, _) = master_and_others(cluster)
+        await sleeper.mastership.fall_asleep()
+        n_before = cluster.n_said["Farewell"]
+        await sleeper.mastership.farewell()
+        assert cluster.n_said["Farewell"] == n_before, "it was said"
+        sleeper.mastership.wake_up()
+        await sleep(2.0)
+        assert sleeper.mastership.term is None
+
+    tell(story)
+
+
 def test_a_cluster_of_one_says_goodbye_quickly_and_keeps_its_vote() -> None:
     async def story(cluster: ElectedCluster) -> None:
         (node,) = cluster.on()
