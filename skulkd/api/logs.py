@@ -1,4 +1,8 @@
-"""Logs of any node and of any instance, by pages or followed."""
+"""Logs of any node and of any instance, by pages or followed.
+
+Whoever follows a log of another node holds a question there: it is answered as soon as there are
+lines, or with none when its time is over, and asked again from where the last answer ended.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +23,18 @@ from skulkd.runtime.tasks import sleep
 DEFAULT_LINES: Final = 100
 MAX_LINES: Final = 1000
 MAX_FOLLOWERS: Final = 32
-"""Each looks twice a second, and they stay for days."""
-LOOK_S: Final = 0.5
-LOOK_ELSEWHERE_S: Final = 1.0
+"""Each looks many times a second, and they stay for days."""
+MAX_HELD: Final = 32
+"""Questions of other nodes that may wait here for lines; a further one is answered at once."""
+HOLD_S: Final = 10.0
+"""How long a question waits for lines."""
+LOOK_S: Final = 0.05
+"""Between two looks at how far a log has come: a tenth of a millisecond each."""
+REST_S: Final = 0.1
+"""After lines: a log that grows all the time is read ten times a second, and not for each line."""
+NOT_HELD_PAUSE_S: Final = 1.0
+"""Before a question is repeated that the other node has not held."""
+_ANSWER_S: Final = 10.0
 _MAX_POSITION_CHARS: Final = 64
 
 
@@ -35,8 +48,9 @@ class _Source:
     def after(self, position: str) -> "_Source":
         return replace(self, query=replace(self.query, after=position))
 
-    def fields(self) -> Mapping[str, str]:
+    def fields(self, wait_s: int) -> Mapping[str, str]:
         fields = {
+            "wait_s": str(wait_s) if wait_s else None,
             "instance": self.query.instance_id,
             "after": self.query.after,
             "limit": str(self.query.limit),
@@ -58,9 +72,12 @@ class LogRoutes:
         self._deps = deps
         self._others = others
         self._followers: set[EventStream] = set()
+        self._n_held = 0
+        self._is_stopping = False
 
     def stop(self) -> None:
-        """End the streams of `GET /v1/logs?follow=1`."""
+        """End the streams of `GET /v1/logs?follow=1`, and answer the questions that wait."""
+        self._is_stopping = True
         for follower in list(self._followers):
             follower.end()
 
@@ -68,7 +85,9 @@ class LogRoutes:
         """`GET /v1/logs`: lines of one log; with `follow=1` a stream that goes on."""
         source = self._source(request)
         is_following = request.query("follow") in {"1", "true"} and request.method == "GET"
-        if not is_following or request.asker is not None:
+        if request.asker is not None:
+            return json_reply(await self._held(source.query, whole_number(request, "wait_s", 0)))
+        if not is_following:
             return json_reply(await self._read(source))
         if len(self._followers) >= MAX_FOLLOWERS:
             raise RequestError(
@@ -115,12 +134,43 @@ class LogRoutes:
                 return failure.node_id
         return self._deps.face.node_id
 
-    async def _read(self, source: _Source) -> LogsDocument:
+    async def _read(self, source: _Source, *, wait_s: float = 0.0) -> LogsDocument:
+        """Read lines, and wait for some if there are none."""
         if source.node_id == self._deps.face.node_id:
-            return await self._deps.logs.read(source.query)
+            return await self._wait(source.query, wait_s)
+        fields = source.fields(int(wait_s))
+        limit_s = wait_s + _ANSWER_S
         return await self._others.ask(
-            source.node_id, "/v1/logs", LogsDocument, source.fields(), timeout_s=10.0
+            source.node_id, "/v1/logs", LogsDocument, fields, timeout_s=limit_s
         )
+
+    async def _held(self, query: LogQuery, wait_s: int) -> LogsDocument:
+        """Answer another node, as soon as there are lines if it may wait here."""
+        if self._n_held >= MAX_HELD:
+            wait_s = 0
+        self._n_held += 1
+        try:
+            return await self._wait(query, min(wait_s, HOLD_S))
+        finally:
+            self._n_held -= 1
+
+    async def _wait(self, query: LogQuery, wait_s: float) -> LogsDocument:
+        """Read lines of this node's logs; while there are none, look again until they come."""
+        logs, clock = self._deps.logs, self._deps.clock
+        until_s = clock.monotonic_s() + wait_s
+        while True:
+            # Before the reading: what comes between the two is seen at the next look.
+            mark = await logs.mark(query) if wait_s else ()
+            page = await logs.read(query)
+            if page.lines or page.was_cut or page.has_more:
+                return page
+            query = replace(query, after=page.next_after)
+            while True:
+                if self._is_stopping or clock.monotonic_s() >= until_s:
+                    return page
+                await sleep(LOOK_S)
+                if await logs.mark(query) != mark:
+                    break
 
     async def _follow(
         self, request: Request, send: Send, source: _Source, first: LogsDocument
@@ -155,15 +205,19 @@ class LogRoutes:
             stream.end()
 
     async def _copy(self, stream: EventStream, source: _Source, page: LogsDocument) -> None:
-        pause_s = LOOK_S if source.node_id == self._deps.face.node_id else LOOK_ELSEWHERE_S
+        clock = self._deps.clock
         while True:
             if page.lines or page.was_cut:
                 stream.put(_frame(page))
             if stream.is_full:
                 await stream.room()
             elif not page.has_more:
-                await sleep(pause_s)
-            page = await self._read(source.after(page.next_after))
+                await sleep(REST_S)
+            asked_s = clock.monotonic_s()
+            page = await self._read(source.after(page.next_after), wait_s=HOLD_S)
+            is_empty = not (page.lines or page.was_cut or page.has_more)
+            if is_empty and clock.monotonic_s() - asked_s < HOLD_S / 2:
+                await sleep(NOT_HELD_PAUSE_S)
 
 
 def _frame(page: LogsDocument) -> bytes:

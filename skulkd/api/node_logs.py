@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, cast, final
@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, cast, final
 from protocol.cluster_api import LogLineView, LogsDocument
 from protocol.errors import DetailValue, RequestError
 from protocol.ids import InstanceId, NodeId
-from skulkd.api.ports import LogQuery
+from skulkd.api.ports import LogMark, LogQuery
 from skulkd.runtime.logs import LOG_FILE_NAME, N_FILES
 from skulkd.runtime.tasks import run_blocking
 
@@ -72,6 +72,14 @@ class NodeLogFiles:
         self._name = name
         self._directory = directory
 
+    async def mark(self, query: LogQuery) -> LogMark:
+        """Say how far a log has come, without reading it.
+
+        Raises:
+            RequestError: `request.not_found`, the instance has no log here.
+        """
+        return await run_blocking(self._mark, query)
+
     async def read(self, query: LogQuery) -> LogsDocument:
         """Read lines, oldest first, at most `limit` and half a mebibyte.
 
@@ -103,6 +111,14 @@ class NodeLogFiles:
             has_more=has_more,
             was_cut=start is None and bool(files),
         )
+
+    def _mark(self, query: LogQuery) -> LogMark:
+        marks: list[tuple[int, int]] = []
+        for path in self._paths(query.instance_id):
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                marks.append((status.st_ino, status.st_size))
+        return tuple(marks)
 
     def _paths(self, instance_id: InstanceId | None) -> list[Path]:
         if instance_id is None:

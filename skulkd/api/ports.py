@@ -221,8 +221,20 @@ class LogQuery:
     """Only the lines that carry it, from the oldest on."""
 
 
+LogMark = tuple[tuple[int, int], ...]
+"""How far a log has come: as long as it stays the same, there are no further lines."""
+
+
 class NodeLogs(Protocol):
     """The logs that lie on this node."""
+
+    async def mark(self, query: LogQuery) -> LogMark:
+        """Say how far a log has come, without reading it.
+
+        Raises:
+            RequestError: `request.not_found`, the instance has no log here.
+        """
+        ...
 
     async def read(self, query: LogQuery) -> LogsDocument:
         """Read lines, oldest first, at most `limit` and half a mebibyte.

@@ -19,7 +19,7 @@ from protocol.ids import ClusterId, InstanceId, NodeId, TokenId
 from protocol.peer_messages import ApiAnswer, CallApi, TermPair
 from skulkd.api.cluster_look import ClusterLook, MemberLook
 from skulkd.api.peer_api import PeerApiServer
-from skulkd.api.ports import LogQuery
+from skulkd.api.ports import LogMark, LogQuery
 from skulkd.eventlog.gateway import StateView
 
 TOKEN: Final = "skulk1-" + "a" * 40
@@ -145,7 +145,14 @@ class FakeLogs:
         self._node_id = node_id
         self.lines: dict[InstanceId | None, list[str]] = {None: ["first", "second", "third"]}
         self.asked: list[LogQuery] = []
+        self.n_looks = 0
         self.refusal: SkulkError | None = None
+
+    async def mark(self, query: LogQuery) -> LogMark:
+        self.n_looks += 1
+        if self.refusal is not None:
+            raise self.refusal
+        return ((0, len(self.lines.get(query.instance_id, []))),)
 
     async def read(self, query: LogQuery) -> LogsDocument:
         self.asked.append(query)

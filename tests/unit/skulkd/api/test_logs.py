@@ -9,7 +9,9 @@ from protocol.cluster_api import LogsDocument
 from protocol.control_api import read_answer
 from protocol.errors import ClusterError, RequestError
 from protocol.ids import InstanceId
+from protocol.peer_messages import CallApi
 from skulkd.api import logs as log_routes
+from skulkd.api.peer_api import PeerApiServer
 from tests.support.api_harness import Api, with_api
 from tests.support.fake_ports import NODE, make_instance, make_state
 from tests.support.two_nodes import BETA, TwoNodes
@@ -125,13 +127,6 @@ def test_what_is_wrong_there_is_told_here() -> None:
     with_api(story, nodes.alpha)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_routes, "LOOK_S", 0.01)
-    monkeypatch.setattr(log_routes, "LOOK_ELSEWHERE_S", 0.01)
-
-
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("node", ["alpha", "beta"])
 def test_a_log_is_followed_wherever_it_is(node: str) -> None:
     nodes = TwoNodes()
@@ -157,7 +152,6 @@ def test_a_log_is_followed_wherever_it_is(node: str) -> None:
     with_api(story, nodes.alpha)
 
 
-@pytest.mark.usefixtures("quick")
 def test_following_resumes_where_the_last_event_ended() -> None:
     async def story(api: Api) -> None:
         headers = {"last-event-id": "2"}
@@ -171,7 +165,6 @@ def test_following_resumes_where_the_last_event_ended() -> None:
     with_api(story, TwoNodes().alpha)
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_node_that_goes_while_its_log_is_followed_ends_the_stream_with_an_error() -> None:
     nodes = TwoNodes()
 
@@ -190,7 +183,6 @@ def test_a_node_that_goes_while_its_log_is_followed_ends_the_stream_with_an_erro
     with_api(story, nodes.alpha)
 
 
-@pytest.mark.usefixtures("quick")
 def test_followers_are_bounded_and_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_routes, "MAX_FOLLOWERS", 1)
     nodes = TwoNodes()
@@ -207,5 +199,98 @@ def test_followers_are_bounded_and_leave_nothing_behind(monkeypatch: pytest.Monk
                     if again.status_code == 200:
                         break
         api.app.stop()
+
+    with_api(story, nodes.alpha)
+
+
+# ---- Questions that wait for lines ---------------------------------------------------------------
+
+
+def the_line(text: str) -> list[str]:
+    """Read an event's lines."""
+    if not text.startswith("data: "):
+        return []
+    return messages(LogsDocument.model_validate_json(text.removeprefix("data: ")))
+
+
+@pytest.mark.parametrize("node", ["alpha", "beta"])
+def test_a_line_of_a_quiet_log_shows_within_a_fifth_of_a_second(node: str) -> None:
+    nodes = TwoNodes()
+    logs = (nodes.alpha if node == "alpha" else nodes.beta).logs
+
+    async def story(api: Api) -> None:
+        loop = asyncio.get_running_loop()
+        took_s: list[float] = []
+        async with api.client.stream("GET", f"/v1/logs?node={node}&follow=1") as answer:
+            texts = answer.aiter_lines()
+            async with asyncio.timeout(20):
+                for number in range(3):
+                    await asyncio.sleep(0.3)
+                    written_s = loop.time()
+                    logs.lines[None].append(f"new {number}")
+                    async for text in texts:
+                        if f"new {number}" in the_line(text):
+                            break
+                    took_s.append(loop.time() - written_s)
+        assert min(took_s) < 0.2
+
+    with_api(story, nodes.alpha)
+
+
+def test_a_quiet_log_of_another_node_is_asked_for_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_routes, "REST_S", 0.01)
+    nodes = TwoNodes()
+
+    async def story(api: Api) -> None:
+        async with api.client.stream("GET", "/v1/logs?node=beta&follow=1") as answer:
+            pieces = answer.aiter_bytes()
+            await anext(pieces)
+            await asyncio.sleep(1)
+        assert len(nodes.alpha.peers.calls) == 2
+        assert "wait_s=10" in nodes.alpha.peers.calls[1][1].query
+        assert nodes.beta.logs.n_looks > 5
+        assert len(nodes.beta.logs.asked) == 2
+
+    with_api(story, nodes.alpha)
+
+
+def test_a_question_waits_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_routes, "HOLD_S", 0.2)
+    nodes = TwoNodes()
+
+    async def story(api: Api) -> None:
+        server = nodes.alpha.peers.servers[BETA]
+        assert isinstance(server, PeerApiServer)
+        call = CallApi(method="GET", path="/v1/logs", query="after=1&wait_s=9999")
+        async with asyncio.timeout(5):
+            answer = await server.handle(NODE, call)
+        assert read_answer(LogsDocument, answer.body).lines == ()
+        assert api.daemon.logs.asked == []
+
+    with_api(story, nodes.alpha)
+
+
+def test_no_more_questions_wait_than_there_are_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_routes, "MAX_HELD", 2)
+    nodes = TwoNodes()
+
+    async def story(api: Api) -> None:
+        server = nodes.alpha.peers.servers[BETA]
+        assert isinstance(server, PeerApiServer)
+        call = CallApi(method="GET", path="/v1/logs", query="after=1&wait_s=10")
+        waiting = [asyncio.create_task(server.handle(NODE, call)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(2):
+            answer = await server.handle(NODE, call)
+        assert read_answer(LogsDocument, answer.body).lines == ()
+        assert not any(one.done() for one in waiting)
+        nodes.beta.logs.lines[None].append("new")
+        async with asyncio.timeout(2):
+            answers = await asyncio.gather(*waiting)
+        for one in answers:
+            assert messages(read_answer(LogsDocument, one.body)) == ["new"]
+        assert api.daemon.logs.asked == []
 
     with_api(story, nodes.alpha)

@@ -12,7 +12,7 @@ from protocol.cluster_api import LogsDocument
 from protocol.errors import RequestError
 from protocol.ids import InstanceId, NodeId
 from skulkd.api.node_logs import MAX_LINES, PAGE_BYTES, NodeLogFiles
-from skulkd.api.ports import LogQuery
+from skulkd.api.ports import LogMark, LogQuery
 from skulkd.runtime.logs import LOG_FILE_NAME, CappedFileHandler, JsonFormatter
 from skulkd.worker.launchers.engine_log import open_log, trim_log
 
@@ -229,3 +229,30 @@ def test_an_instance_without_a_log_here_is_refused_by_name(tmp_path: Path) -> No
         read(tmp_path, instance_id=INSTANCE)
     assert refused.value.code == "request.not_found"
     assert "alpha" in refused.value.message
+
+
+def mark(folder: Path, **query: object) -> LogMark:
+    logs = NodeLogFiles(node_id=NODE, name="alpha", directory=folder)
+    return asyncio.run(logs.mark(LogQuery(**query)))  # pyright: ignore[reportArgumentType] - by name
+
+
+def test_a_mark_changes_with_every_line_and_with_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / LOG_FILE_NAME
+    marks = [mark(tmp_path)]
+    for text in ("one", "two"):
+        write(path, text)
+        marks.append(mark(tmp_path))
+    assert mark(tmp_path) == marks[-1]
+    path.rename(tmp_path / f"{LOG_FILE_NAME}.1")
+    write(path, "two")
+    marks.append(mark(tmp_path))
+    assert len(set(marks)) == 4
+
+
+def test_a_mark_of_an_instance_sees_its_next_attempt(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no log of instance"):
+        mark(tmp_path, instance_id=INSTANCE)
+    write(engine_log(tmp_path), "one")
+    before = mark(tmp_path, instance_id=INSTANCE)
+    write(engine_log(tmp_path, attempt=2))
+    assert mark(tmp_path, instance_id=INSTANCE) != before
