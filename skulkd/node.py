@@ -148,42 +148,14 @@ class Node:
         rooms = await self._open_rooms(stack)
         door = self._make_door(rooms)
         self._on_stop(stack, "cluster ports", _TRANSPORT_STOP_S, door.close)
-        membership = OwnMembership(
-            identity=self._identity,
-            build=self._face.version,
-            rooms=rooms,
-            door=self._transport,
-            prover=way_back(self._settings, self._identity, self._face, door),
-            choices=self._choices,
-            random_bytes=secrets.token_bytes,
-            restart=self._restart,
-            tasks=self._tasks,
-        )
-        parts = NodeParts(
-            loaded=self._loaded,
-            home=self._home,
-            identity=self._identity,
-            face=self._face,
-            rooms=rooms,
-            transport=self._transport,
-            door=door,
-            membership=membership,
-            choices=self._choices,
-            table=self._table,
-            disk=self._disk,
-            clock=self._clock,
-            rng=self._random,
-            tasks=self._tasks,
-            on_death=self._on_death,
-            restart=self._restart,
-        )
+        parts = self._make_parts(rooms, door)
         store, files = await parts.open_store()
         self._on_stop(stack, "files", _TRANSPORT_STOP_S, files.close)
         worker = parts.make_worker(store)
         self._on_stop(stack, "worker", _WORKER_STOP_S, partial(worker.close, _WORKER_STOP_S))
         if self._choices.now.cluster_open:
             await door.open()
-        membership.start()
+        parts.membership.start()
         rooms.start()
         await self._be_known(rooms, worker)
         data = parts.open_data(store, worker)
@@ -280,6 +252,37 @@ class Node:
             tasks=self._tasks,
             on_addresses=rooms.set_addresses,
             on_sighting=rooms.directory.sight,
+        )
+
+    def _make_parts(self, rooms: Rooms, door: ClusterDoor) -> NodeParts:
+        membership = OwnMembership(
+            identity=self._identity,
+            build=self._face.version,
+            rooms=rooms,
+            door=self._transport,
+            prover=way_back(self._settings, self._identity, self._face, door),
+            choices=self._choices,
+            random_bytes=secrets.token_bytes,
+            restart=self._restart,
+            tasks=self._tasks,
+        )
+        return NodeParts(
+            loaded=self._loaded,
+            home=self._home,
+            identity=self._identity,
+            face=self._face,
+            rooms=rooms,
+            transport=self._transport,
+            door=door,
+            membership=membership,
+            choices=self._choices,
+            table=self._table,
+            disk=self._disk,
+            clock=self._clock,
+            rng=self._random,
+            tasks=self._tasks,
+            on_death=self._on_death,
+            restart=self._restart,
         )
 
     def _announcement(self, base_port: int) -> Announcement:

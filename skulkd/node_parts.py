@@ -273,24 +273,7 @@ class NodeParts:
     ) -> ApiDependencies:
         """Give what the API is built from."""
         rooms, node_id = self.rooms, self.identity.node_id
-        models = NodeModels(
-            node_id=node_id,
-            store=store,
-            models_dir=self.settings.models_dir,
-            downloads=worker.transfers,
-            state=rooms.replica,
-            readings=self.table,
-            environment=os.environ,
-            home=Path.home(),
-        )
-        sight = NodeSight(
-            node_id=node_id,
-            log=rooms.log,
-            masters=rooms.mastership,
-            links=self.transport,
-            door=self.door,
-            clock=self.clock,
-        )
+        models, sight = self._make_models(store, worker), self._make_sight()
         health = DerivedHealth(
             node_id=node_id,
             state=rooms.replica,
@@ -327,6 +310,28 @@ class NodeParts:
             allowed_hosts=self.settings.allowed_hosts,
             max_concurrent_requests=self.settings.max_concurrent_requests,
             cancels=data.cancels,
+        )
+
+    def _make_models(self, store: Store, worker: WorkerService) -> NodeModels:
+        return NodeModels(
+            node_id=self.identity.node_id,
+            store=store,
+            models_dir=self.settings.models_dir,
+            downloads=worker.transfers,
+            state=self.rooms.replica,
+            readings=self.table,
+            environment=os.environ,
+            home=Path.home(),
+        )
+
+    def _make_sight(self) -> NodeSight:
+        return NodeSight(
+            node_id=self.identity.node_id,
+            log=self.rooms.log,
+            masters=self.rooms.mastership,
+            links=self.transport,
+            door=self.door,
+            clock=self.clock,
         )
 
     def _cluster_access(self) -> ClusterRoomsAccess:

@@ -60,30 +60,8 @@ def add_cluster_verbs(app: typer.Typer) -> None:
     )
     verb(app, "nodes", examples=("skulk nodes", "skulk nodes -o wide"))(list_nodes)
     cluster = group(app, "cluster", "The cluster: who is in it, inviting, joining, the master.")
-    verb(cluster, "status", examples=("skulk cluster status", "skulk cluster status --json"))(
-        show_cluster
-    )
-    verb(cluster, "members", examples=("skulk cluster members", "skulk cluster members -o wide"))(
-        list_members
-    )
-    verb(
-        cluster,
-        "invite",
-        examples=("skulk cluster invite --ttl 1h > token", "skulk cluster invite --code"),
-    )(invite)
-    verb(
-        cluster,
-        "join",
-        examples=(
-            "skulk cluster join - < token",
-            "skulk cluster join --code 'amber brick cedar delta eagle flint'",
-        ),
-    )(join)
-    verb(
-        cluster,
-        "remove",
-        examples=("skulk cluster remove studio", "skulk cluster remove studio --yes"),
-    )(remove_member)
+    _add_views(cluster)
+    _add_membership(cluster)
     verb(cluster, "policy", examples=("skulk cluster policy", "skulk cluster policy quorum"))(
         show_or_set_policy
     )
@@ -92,6 +70,28 @@ def add_cluster_verbs(app: typer.Typer) -> None:
         "handover",
         examples=("skulk cluster handover", "skulk cluster handover studio"),
     )(hand_over)
+
+
+def _add_views(cluster: typer.Typer) -> None:
+    verb(cluster, "status", examples=("skulk cluster status", "skulk cluster status --json"))(
+        show_cluster
+    )
+    verb(cluster, "members", examples=("skulk cluster members", "skulk cluster members -o wide"))(
+        list_members
+    )
+    verb(
+        cluster,
+        "strangers",
+        examples=("skulk cluster strangers", "skulk cluster strangers --json"),
+    )(list_strangers)
+
+
+def _add_membership(cluster: typer.Typer) -> None:
+    verb(
+        cluster,
+        "invite",
+        examples=("skulk cluster invite --ttl 1h > token", "skulk cluster invite --code"),
+    )(invite)
     verb(cluster, "tokens", examples=("skulk cluster tokens", "skulk cluster tokens -o name"))(
         list_tokens
     )
@@ -105,9 +105,17 @@ def add_cluster_verbs(app: typer.Typer) -> None:
     )(revoke_token)
     verb(
         cluster,
-        "strangers",
-        examples=("skulk cluster strangers", "skulk cluster strangers --json"),
-    )(list_strangers)
+        "join",
+        examples=(
+            "skulk cluster join - < token",
+            "skulk cluster join --code 'amber brick cedar delta eagle flint'",
+        ),
+    )(join)
+    verb(
+        cluster,
+        "remove",
+        examples=("skulk cluster remove studio", "skulk cluster remove studio --yes"),
+    )(remove_member)
 
 
 # ---- Looking -----------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from tests.support.source_tree import (
 )
 
 MAX_LINES = 600
+MAX_BODY_LINES = 55
+"""Of a function, without its docstring: what fits on a screen."""
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
 
@@ -27,6 +29,22 @@ def _code() -> list[Path]:
 def test_no_module_is_longer_than_600_lines() -> None:
     lengths = {relative(path): len(path.read_text().splitlines()) for path in _code()}
     assert {path: n for path, n in lengths.items() if n > MAX_LINES} == {}
+
+
+def _n_body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    has_docstring = ast.get_docstring(function, clean=False) is not None
+    body = function.body[1:] if has_docstring else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    lengths = {
+        f"{relative(path)}:{node.lineno}: {node.name}": _n_body_lines(node)
+        for path in _code()
+        for node in ast.walk(syntax_tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {place: n for place, n in lengths.items() if n > MAX_BODY_LINES} == {}
 
 
 def test_init_files_are_empty() -> None:

@@ -413,17 +413,15 @@ def chat_stream(*texts: str, finish: str | None = "stop", done: bool = True) -> 
 
 def default_answers(node: FakeNode) -> None:
     """Teach a node the answers of a cluster of one that runs one model."""
-    model, instance = MODEL, an_instance_id()
-    ready = a_view()
-    found = FoundModelView(
-        source="ollama", name="phi", path="/models/phi.gguf", size_bytes=GIB, model_id=MODEL
-    )
-    key = KeyView(
-        key_id=a_key_id(), name="laptop", scope="operate", created_at_ms=NOW_MS, expires_at_ms=None
-    )
-    listeners = ListenersDocument(urls=("http://127.0.0.1:52415", "http://192.168.1.5:52415"))
+    _identity_answers(node)
+    _model_answers(node)
+    _instance_answers(node)
+    _key_answers(node)
+    _cluster_answers(node)
+
+
+def _identity_answers(node: FakeNode) -> None:
     on: Callable[..., None] = node.on
-    on("GET", "/state", a_state_document(ready))
     health = HealthDocument(
         status="ok",
         node_id=a_node_id(),
@@ -444,20 +442,43 @@ def default_answers(node: FakeNode) -> None:
     )
     on("GET", "/health", health)
     on("GET", "/node/identity", identity)
+
+
+def _model_answers(node: FakeNode) -> None:
+    on: Callable[..., None] = node.on
+    model = MODEL
+    found = FoundModelView(
+        source="ollama", name="phi", path="/models/phi.gguf", size_bytes=GIB, model_id=MODEL
+    )
     on("GET", "/v1/models", ModelList(data=(a_model(installed=True, placed=True, ready=True),)))
     on("GET", f"/v1/models/{model}", a_model())
     on("GET", "/models/found", FoundModels(items=(found,)))
     on("POST", "/models/import", document(a_model(source="local"), status=201))
-    on("POST", "/place_instance", document(accepted(plan=ready.plan), status=202))
-    on("GET", "/instance/previews", previews(a_plan()))
-    on("GET", f"/instance/{instance}", ready)
-    on("DELETE", f"/instance/{instance}", document(accepted(2), status=202))
-    on("POST", f"/instance/{instance}/retry", document(accepted(3), status=202))
     on("POST", f"/store/models/{model}/download", document(a_transfer("complete"), status=202))
     on("DELETE", f"/store/models/{model}/download", a_transfer("cancelled"))
     on("GET", f"/store/models/{model}/download/status", a_transfer("complete"))
     on("DELETE", f"/store/models/{model}", RemovedModel(model_id=model, freed_bytes=100 * MIB))
     on("DELETE", f"/models/custom/{model}", accepted(4))
+
+
+def _instance_answers(node: FakeNode) -> None:
+    on: Callable[..., None] = node.on
+    ready, instance = a_view(), an_instance_id()
+    on("GET", "/state", a_state_document(ready))
+    on("POST", "/place_instance", document(accepted(plan=ready.plan), status=202))
+    on("GET", "/instance/previews", previews(a_plan()))
+    on("GET", f"/instance/{instance}", ready)
+    on("DELETE", f"/instance/{instance}", document(accepted(2), status=202))
+    on("POST", f"/instance/{instance}/retry", document(accepted(3), status=202))
+    on("POST", "/v1/chat/completions", chat_stream("The capital ", "is ", "Paris."))
+
+
+def _key_answers(node: FakeNode) -> None:
+    on: Callable[..., None] = node.on
+    key = KeyView(
+        key_id=a_key_id(), name="laptop", scope="operate", created_at_ms=NOW_MS, expires_at_ms=None
+    )
+    listeners = ListenersDocument(urls=("http://127.0.0.1:52415", "http://192.168.1.5:52415"))
     on("GET", "/v1/keys", KeyList(items=(key,)))
     on(
         "POST",
@@ -470,8 +491,6 @@ def default_answers(node: FakeNode) -> None:
     on("DELETE", f"/v1/keys/{key.key_id}", accepted(5))
     on("POST", "/v1/api/open", listeners)
     on("POST", "/v1/api/close", ListenersDocument(urls=("http://127.0.0.1:52415",)))
-    _cluster_answers(node)
-    on("POST", "/v1/chat/completions", chat_stream("The capital ", "is ", "Paris."))
 
 
 def _cluster_answers(node: FakeNode) -> None:
