@@ -5,8 +5,9 @@ Proxies of the environment are not used: nodes are on this machine or this netwo
 would be shown the API key.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar, final
 from urllib.parse import quote
 
@@ -19,7 +20,11 @@ from protocol.errors import ClientError, ErrorBody, SkulkError, error_of
 from skulk_tui.target import Target
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
+
+    from skulk_tui.tls_pins import TlsTrust
 
 ANSWER_MAX_BYTES: Final = 64 << 20
 """More than any node's `/state`; what is larger is not an answer of a node."""
@@ -65,10 +70,13 @@ class NodeClient:
         clock: For the budget.
         deadline_s: When the whole command's budget ends, on that clock; None is no budget.
         user_agent: Name and version of the program.
+        trust: Which certificates are believed; None is those that an authority vouches for.
+
+    A target with several addresses is asked at the first that answers, from then on at that one.
 
     Every call raises what the node answered, as `protocol.errors.error_of` reads it, with the
     answer itself as `envelope_of(error)`; or a ClientError: `client.unreachable`, `client.timeout`,
-    `client.bad_answer`, `client.insecure_key`.
+    `client.bad_answer`, `client.insecure_key`, `client.certificate_changed`.
     """
 
     def __init__(
@@ -78,8 +86,10 @@ class NodeClient:
         clock: Clock,
         deadline_s: float | None = None,
         user_agent: str = "skulk",
+        trust: "TlsTrust | None" = None,
     ) -> None:
         self._target = target
+        self._trust = trust
         self._clock = clock
         self._deadline_s = deadline_s
         self._user_agent = user_agent
@@ -179,19 +189,24 @@ class NodeClient:
     ) -> Generator["httpx.Response"]:
         import httpx
 
-        http = self._http or self._open()
         kind = {"content-type": "application/json"} if content is not None else {}
-        request = http.build_request(
-            method,
-            path,
-            params=query,
-            content=content,
-            headers={**kind, **(headers or {})},
-            timeout=httpx.Timeout(self._within(silence_s), connect=self._within(CONNECT_TIMEOUT_S)),
-        )
+
+        def send() -> httpx.Response:
+            http = self._http or self._open()
+            connect_s = self._within(CONNECT_TIMEOUT_S)
+            request = http.build_request(
+                method,
+                path,
+                params=query,
+                content=content,
+                headers={**kind, **(headers or {})},
+                timeout=httpx.Timeout(self._within(silence_s), connect=connect_s),
+            )
+            return http.send(request, stream=True)
+
         response: httpx.Response | None = None
         try:
-            response = http.send(request, stream=True)
+            response = self._at_any_address(send)
             if response.status_code >= httpx.codes.BAD_REQUEST:
                 raise self._refusal(response)
             yield response
@@ -203,9 +218,27 @@ class NodeClient:
             if response is not None:
                 response.close()
 
-    def _open(self) -> "httpx.Client":
-        import ssl
+    def _at_any_address(self, send: "Callable[[], httpx.Response]") -> "httpx.Response":
+        """Send to the next address where nobody listens at this one: nothing was sent to it."""
+        import httpx
 
+        while True:
+            try:
+                return send()
+            except (httpx.ConnectError, httpx.ConnectTimeout, ClientError) as wrong:
+                if not self._target.seeds or self._is_refusal(wrong):
+                    raise
+                self.close()
+                url, *seeds = self._target.seeds
+                self._target = replace(self._target, url=url, seeds=tuple(seeds))
+
+    def _is_refusal(self, wrong: Exception) -> bool:
+        """Whether this program refused, which no other address may hide."""
+        if isinstance(wrong, ClientError):
+            return wrong.code != "client.unreachable"
+        return self._trust is not None and self._trust.change_in(wrong) is not None
+
+    def _open(self) -> "httpx.Client":
         import httpx
 
         headers = {"user-agent": self._user_agent, "accept": "application/json"}
@@ -213,19 +246,23 @@ class NodeClient:
             if not self._target.key_may_travel:
                 raise insecure_key(self._target)
             headers["authorization"] = f"Bearer {self._target.api_key}"
-        # Loading the authorities takes longer than most requests; plain HTTP needs none.
-        if self._target.url.startswith("https://"):
-            tls = ssl.create_default_context()
-        else:
-            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._http = httpx.Client(
             base_url=self._target.url,
             headers=headers,
-            verify=tls,
+            verify=self._tls(),
             trust_env=False,
             follow_redirects=False,
         )
         return self._http
+
+    def _tls(self) -> "ssl.SSLContext":
+        import ssl
+
+        # Loading the authorities takes longer than most requests; plain HTTP needs none.
+        if not self._target.url.startswith("https://"):
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        believed = self._trust.context(self._target.url) if self._trust is not None else None
+        return believed or ssl.create_default_context()
 
     def _within(self, longest_s: float) -> float:
         if self._deadline_s is None:
@@ -245,6 +282,9 @@ class NodeClient:
         )
 
     def _unreachable(self, wrong: Exception, *, answered: bool) -> ClientError:
+        changed = self._trust.change_in(wrong) if self._trust is not None else None
+        if changed is not None:
+            return changed
         if answered:
             return ClientError(
                 "client.unreachable",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from protocol.errors import ClientError
 from skulk_tui.cli.nearest import unknown_value
@@ -26,6 +26,9 @@ from skulk_tui.formatting import strip_controls
 from skulk_tui.own_files import config_dir
 from skulk_tui.target import Target, check_key, resolve_target
 
+if TYPE_CHECKING:
+    from skulk_tui.tls_pins import TlsTrust
+
 _DURATION: Final = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)$")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_WIDTH: Final = 500
@@ -36,6 +39,7 @@ class Options:
     """What may stand before or after any sub-command; None is not given."""
 
     node: str | None = None
+    cluster: str | None = None
     output: str | None = None
     json: bool = False
     color: str | None = None
@@ -47,6 +51,7 @@ class Options:
         """Merge with what stood before the sub-command; what stands nearer to the verb wins."""
         return Options(
             node=self.node or outer.node,
+            cluster=self.cluster or outer.cluster,
             output=self.output or (None if self.json else outer.output),
             json=self.json or (outer.json and self.output is None),
             color=self.color or outer.color,
@@ -145,12 +150,30 @@ class Session:
             self.environ,
             config_dir=self.config_dir,
             insecure=self.options.insecure,
+            cluster=self.options.cluster,
         )
+
+    @cached_property
+    def trust(self) -> "TlsTrust":
+        """The TLS certificates that this operator believes; a new one is told."""
+        from skulk_tui.tls_pins import PINS_FILE, TlsTrust
+
+        def tell(url: str, fingerprint: str) -> None:
+            self.narrate(f"{url} is seen for the first time; its certificate is {fingerprint}")
+
+        return TlsTrust(self.config_dir / PINS_FILE, on_pinned=tell)
 
     @cached_property
     def client(self) -> NodeClient:
         """The node, as this command asks it."""
-        client = NodeClient(self.target, clock=self.clock, deadline_s=self.deadline_s)
+        client = NodeClient(
+            self.target,
+            clock=self.clock,
+            deadline_s=self.deadline_s,
+            trust=self.trust
+            if any(url.startswith("https:") for url in self.target.addresses)
+            else None,
+        )
         self._clients.append(client)
         return client
 

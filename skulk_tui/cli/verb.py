@@ -22,6 +22,12 @@ NodeOption = Annotated[
     str | None,
     typer.Option("--node", metavar="URL", help="Node to ask [default: SKULK_NODE, then loopback]."),
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="NAME", help="Saved cluster to ask [default: SKULK_CLUSTER, current]."
+    ),
+]
 OutputOption = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FORMAT", help="table, wide, json, jsonl or name."),
@@ -43,6 +49,7 @@ InsecureOption = Annotated[
 def _common(  # its signature is what counts: the options that every sub-command takes
     *,
     node: NodeOption = None,
+    cluster: ClusterOption = None,
     output: OutputOption = None,
     json: JsonOption = False,
     color: ColorOption = None,
@@ -52,6 +59,7 @@ def _common(  # its signature is what counts: the options that every sub-command
 ) -> Options:
     return Options(
         node=node,
+        cluster=cluster,
         output=output,
         json=json,
         color=color,
