@@ -48,6 +48,8 @@ class Settings(FrozenModel):
     """Whether this node fetches model files."""
     offline: bool = False
     """No call leaves the cluster."""
+    transfer_rate_mb_s: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Megabytes (10^6) a second that this node sends of model files, to all others together."""
     max_output_tokens: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
     """Output budget of a request that names none."""
     max_concurrent_requests: Annotated[int, Field(ge=1, le=100_000)] = 1024

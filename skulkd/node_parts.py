@@ -29,7 +29,7 @@ from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, Do
 from skulkd.cluster.discovery import Discovery
 from skulkd.cluster.file_client import FileClient
 from skulkd.cluster.file_plane import FilePlane
-from skulkd.cluster.file_server import FileServer
+from skulkd.cluster.file_server import FileServer, FileServerSettings
 from skulkd.cluster.guests import GuestDialler
 from skulkd.cluster.interfaces import read_machine
 from skulkd.cluster.join_guest import JoinGuest
@@ -184,7 +184,12 @@ class NodeParts:
         )
         for rest in await run_blocking(store.recover):
             _log.info("%s: %s", rest.path, rest.problem)
-        server = FileServer(self.transport, store.offers, on_death=self.on_death)
+        server = FileServer(
+            self.transport,
+            store.offers,
+            on_death=self.on_death,
+            settings=FileServerSettings.of_rate(settings.transfer_rate_mb_s),
+        )
         FilePlane(self.transport, server=server, client=client)
         return store, server
 

