@@ -22,6 +22,17 @@ def config_dir(environ: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path("~/.config").expanduser()) / "skulk"
 
 
+def state_dir(environ: Mapping[str, str]) -> Path:
+    """Give the directory of what the program itself leaves behind: crashes, what was copied.
+
+    SKULK_STATE_DIR names it whole.
+    """
+    if environ.get("SKULK_STATE_DIR"):
+        return Path(environ["SKULK_STATE_DIR"]).expanduser()
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path("~/.local/state").expanduser()) / "skulk"
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file that only its owner can read; whoever reads meanwhile sees the old one whole.
 

@@ -18,6 +18,7 @@ TASK_STARTERS = {"skulkd/runtime/tasks.py", "skulk_tui/tasks.py"}
 PROCESS_STARTERS = (
     "skulkd/worker/launchers/",
     "skulkd/worker/run.py",
+    "skulk_tui/clipboard.py",  # tmux
     "store/sources/package.py",
 )
 
@@ -65,7 +66,7 @@ def test_tasks_are_started_by_their_owner_alone() -> None:
     assert _elsewhere([*found, *by_method], *TASK_STARTERS) == []
 
 
-def test_processes_are_started_in_two_rooms_alone() -> None:
+def test_processes_are_started_by_their_owners_alone() -> None:
     found = uses(
         python_files(*PACKAGES),
         "subprocess",
