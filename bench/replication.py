@@ -43,6 +43,7 @@ from skulkd.eventlog.cluster_log import ClusterLog
 from skulkd.eventlog.durable_log import DurableLog
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.disk import Disk, RealDisk
+from skulkd.runtime.garbage import look_seldom
 from skulkd.runtime.identity import KeyPair
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks
@@ -436,4 +437,5 @@ def run() -> list[Result]:
 
 
 if __name__ == "__main__":
+    look_seldom()
     uvloop.run(_serve())

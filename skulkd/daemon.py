@@ -8,7 +8,6 @@ log; those of the threads also when the loop is stuck.
 
 import asyncio
 import faulthandler
-import gc
 import logging
 import os
 import resource
@@ -25,6 +24,7 @@ from skulkd.config import LoadedSettings
 from skulkd.node import Node
 from skulkd.runtime import identity
 from skulkd.runtime.disk import RealDisk
+from skulkd.runtime.garbage import look_seldom
 from skulkd.runtime.home import Home, open_home, read_mounts
 from skulkd.runtime.logs import Logs
 from skulkd.runtime.tasks import dump_story, run_blocking
@@ -83,8 +83,7 @@ def _run_loop(loaded: LoadedSettings, home: Home, who: identity.Identity) -> int
 async def _run(loaded: LoadedSettings, home: Home, who: identity.Identity) -> int:
     signals = _Signals()
     signals.install()
-    # What start-up made lives as long as the process: no collection needs to look at it again.
-    gc.freeze()
+    look_seldom()
     while True:
         node = Node(loaded, home, who)
         signals.attend(node)

@@ -88,7 +88,7 @@ def apply(state: ClusterState, sequenced: SequencedEvent) -> ClusterState:
         changes["settled_seq"] = sequenced.seq
     if sequenced.command_id is not None:
         _remember(state, sequenced.command_id, sequenced, changes)
-    return state.model_copy(update=changes)
+    return state.changed(changes)
 
 
 def repeated(state: ClusterState, command_id: CommandId) -> CommandResult | None:

@@ -178,7 +178,7 @@ def _report_download(
         error=command.error,
     )
     known = state.downloads.get(f"{command.node_id}/{command.model_id}")
-    if known is not None and known.model_copy(update={"at_ms": now_ms}) == outcome:
+    if known is not None and (known.size_bytes, known.error) == (command.size_bytes, command.error):
         return ()
     return (DownloadEnded(outcome=outcome),)
 

@@ -8,8 +8,10 @@ What comes while a disk syncs is written together by the next sync (group commit
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, final
+from math import inf
+from typing import Final, NamedTuple, final
 
 from protocol.clock import Clock
 from protocol.codec import pack
@@ -29,7 +31,6 @@ from skulkd.eventlog.commit_rule import Durable, OtherCopy, OwnCopy, committed_s
 from skulkd.eventlog.log_tail import LogTail, Placed
 from skulkd.eventlog.member_feeds import MemberFeeds
 from skulkd.eventlog.records import EncodedRecord, JournalRecord, chain_after, encode_body
-from skulkd.runtime.tasks import timeout
 
 MAX_UNCOMMITTED: Final = 4096
 """Decided commands that may wait to be committed; the next one is refused."""
@@ -49,11 +50,16 @@ class LeadingLimits:
     """In availability, a member that is alive and makes nothing durable is waited for so long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decided:
-    command_id: CommandId | None
-    last_seq: int
+class _Waiting(NamedTuple):
+    """A tuple, because each command makes one."""
+
+    seq: int
+    """What is waited for is committed with it."""
+    until_s: float
     committed: asyncio.Future[Durable]
+    """Of one caller, who may give it up; what it waits for goes on."""
+    command_id: CommandId | None = None
+    """Of the command that was decided up to there."""
 
 
 @dataclass(slots=True)
@@ -104,9 +110,12 @@ class LeadingTerm:
         self._voters_changed_seq = 0
         """Of the last event that changed who votes, or how."""
         self._progress: dict[NodeId, _Progress] = {}
-        self._decided: deque[_Decided] = deque()
-        self._waiting: dict[CommandId, _Decided] = {}
-        self._watching: list[tuple[int, asyncio.Future[Durable]]] = []
+        self._decided: deque[_Waiting] = deque()
+        """Commands that are not committed, in order."""
+        self._decided_seqs: dict[CommandId, int] = {}
+        """The same, by id."""
+        self._watching: list[_Waiting] = []
+        """Whoever else waits, for any seq."""
         self._waits_since_s: float | None = None
         """Since when something durable here waits for others."""
         self._has_ended = False
@@ -141,11 +150,25 @@ class LeadingTerm:
                 is over; `cluster.no_quorum`, `cluster.not_durable`, it is not committed in time,
                 and may still be: the same command again tells; `cluster.stopping`.
         """
-        try:
-            async with timeout(self._limits.commit_wait_s):
-                return await self._submit(command, sender)
-        except TimeoutError as error:
-            raise self._late() from error
+        command_id = command.command_id
+        until_s = self._clock.monotonic_s() + self._limits.commit_wait_s
+        while True:
+            self._refuse_if_unable()
+            seq = self._decided_seqs.get(command_id)
+            if seq is not None:
+                durable = await self._wait_committed(seq, until_s)
+                return self._reply(command_id, self._term.number, seq, durable, is_repeated=True)
+            state = self._tail.appended
+            result = repeated(state, command_id)
+            if result is not None:
+                durable = await self._wait_committed(result.seq, until_s)
+                return self._reply(command_id, result.term, result.seq, durable, is_repeated=True)
+            events = self._events_of(command, sender)
+            if not self._must_wait(events):
+                decided = self._decide(command_id, events, until_s)
+                seq, durable = decided.seq, await decided.committed
+                return self._reply(command_id, self._term.number, seq, durable, is_repeated=False)
+            await self._wait_committed(self._voters_changed_seq, until_s)
 
     def journalled(self, member: NodeId, seq: int) -> None:
         """Take note that a member's log is durable up to `seq`, and agrees there."""
@@ -182,6 +205,7 @@ class LeadingTerm:
 
     def tick(self) -> None:
         """Look at what time alone changes."""
+        self._give_up_late()
         self._note_stalled()
         self._feeds.soon()
         self.advance()
@@ -198,56 +222,29 @@ class LeadingTerm:
         """
         self._has_ended = True
         self._feeds.close()
-        waiting = [item.committed for item in self._decided]
-        waiting.extend(watching for _, watching in self._watching)
-        for committed in waiting:
-            if not committed.done():
-                committed.set_exception(self._ended())
-                # Whoever gave up waiting does not look at it any more.
-                committed.exception()
+        for item in (*self._decided, *self._watching):
+            _fail(item.committed, self._ended())
         self._decided.clear()
         self._watching.clear()
-        self._waiting.clear()
+        self._decided_seqs.clear()
 
     async def drain(self) -> None:
         """Wait until what has been decided is committed, or the term ends."""
-        waiting = [item.committed for item in self._decided]
-        if waiting:
-            await asyncio.wait(waiting)
+        if self._decided:
+            with suppress(SkulkError):
+                await self._wait_committed(self._decided[-1].seq, inf)
 
-    async def _submit(self, command: Command, sender: NodeId) -> CommandReply:
-        command_id = command.command_id
-        while True:
-            self._refuse_if_unable()
-            earlier = self._waiting.get(command_id)
-            if earlier is not None:
-                durable = await asyncio.shield(earlier.committed)
-                return self._reply(command_id, earlier.last_seq, durable, is_repeated=True)
-            state = self._tail.appended
-            result = repeated(state, command_id)
-            if result is not None:
-                durable = await self._wait_committed(result.seq)
-                return CommandReply(
-                    command_id=command_id,
-                    term=result.term,
-                    seq=result.seq,
-                    durable=durable,
-                    repeated=True,
-                )
-            check_sender(state, sender, command)
-            events = decide(
-                state,
-                self._readings(),
-                command,
-                now_ms=self._stamp_ms(),
-                now_s=self._clock.monotonic_s(),
-                unheard=self._unheard(state) if command.kind == "place_instance" else frozenset(),
-            )
-            if not self._must_wait(events):
-                decided = self._decide(command_id, events)
-                durable = await asyncio.shield(decided.committed)
-                return self._reply(command_id, decided.last_seq, durable, is_repeated=False)
-            await self._wait_committed(self._voters_changed_seq)
+    def _events_of(self, command: Command, sender: NodeId) -> tuple[Event, ...]:
+        state = self._tail.appended
+        check_sender(state, sender, command)
+        return decide(
+            state,
+            self._readings(),
+            command,
+            now_ms=self._stamp_ms(),
+            now_s=self._clock.monotonic_s(),
+            unheard=self._unheard(state) if command.kind == "place_instance" else frozenset(),
+        )
 
     def _unheard(self, state: ClusterState) -> frozenset[NodeId]:
         return frozenset(
@@ -286,23 +283,26 @@ class LeadingTerm:
             return False
         return self._tail.commit_seq < self._voters_changed_seq
 
-    def _decide(self, command_id: CommandId, events: Sequence[Event]) -> _Decided:
-        policy = self._tail.appended.settings.policy
-        changes_voters = _changes_voters(events) or any(
-            _policy_of(event, policy) != policy for event in events
-        )
+    def _decide(self, command_id: CommandId, events: Sequence[Event], until_s: float) -> _Waiting:
+        changes_voters = False
         if events:
+            policy = self._tail.appended.settings.policy
+            changes_voters = _changes_voters(events) or any(
+                _policy_of(event, policy) != policy for event in events
+            )
             self._place(events, command_id=command_id)
+        seq = self._tail.seq
         if changes_voters:
-            self._voters_changed_seq = self._tail.seq
-        decided = _Decided(
-            command_id=command_id,
-            last_seq=self._tail.seq,
+            self._voters_changed_seq = seq
+        decided = _Waiting(
+            seq=seq,
+            until_s=until_s,
             committed=asyncio.get_running_loop().create_future(),
+            command_id=command_id,
         )
         self._decided.append(decided)
-        self._waiting[command_id] = decided
-        if decided.last_seq <= self._tail.commit_seq:
+        self._decided_seqs[command_id] = seq
+        if seq <= self._tail.commit_seq:
             self._answer(self._own_copy(), self._other_copies())
         elif changes_voters:
             # With fewer voters, what waited may be committed now.
@@ -330,27 +330,42 @@ class LeadingTerm:
     def _answer(self, own: OwnCopy, others: Sequence[OtherCopy]) -> None:
         """Answer those whose events are committed."""
         commit_seq, decided = self._tail.commit_seq, self._decided
-        while decided and decided[0].last_seq <= commit_seq:
+        newest = durable_of(commit_seq, own, others)
+
+        def answer(item: _Waiting) -> None:
+            if not item.committed.done():
+                # Nothing rests on less than what comes behind it.
+                is_member = newest == "member"
+                item.committed.set_result(
+                    newest if is_member else durable_of(item.seq, own, others)
+                )
+
+        while decided and decided[0].seq <= commit_seq:
             item = decided.popleft()
             if item.command_id is not None:
-                self._waiting.pop(item.command_id, None)
-            if not item.committed.done():
-                item.committed.set_result(durable_of(item.last_seq, own, others))
+                self._decided_seqs.pop(item.command_id, None)
+            answer(item)
         if self._watching:
-            left: list[tuple[int, asyncio.Future[Durable]]] = []
-            for seq, watching in self._watching:
-                if seq > commit_seq:
-                    left.append((seq, watching))
-                elif not watching.done():
-                    watching.set_result(durable_of(seq, own, others))
-            self._watching = left
+            for item in self._watching:
+                if item.seq <= commit_seq:
+                    answer(item)
+            self._watching = [item for item in self._watching if item.seq > commit_seq]
 
-    async def _wait_committed(self, seq: int) -> Durable:
+    async def _wait_committed(self, seq: int, until_s: float) -> Durable:
         if seq <= self._tail.commit_seq:
             return durable_of(seq, self._own_copy(), self._other_copies())
-        watching: asyncio.Future[Durable] = asyncio.get_running_loop().create_future()
-        self._watching.append((seq, watching))
-        return await watching
+        committed: asyncio.Future[Durable] = asyncio.get_running_loop().create_future()
+        self._watching.append(_Waiting(seq=seq, until_s=until_s, committed=committed))
+        return await committed
+
+    def _give_up_late(self) -> None:
+        """Tell those who have waited too long; what they wait for goes on."""
+        now_s = self._clock.monotonic_s()
+        for items in (self._decided, self._watching):
+            for item in items:
+                if now_s >= item.until_s:
+                    _fail(item.committed, self._late())
+        self._watching = [item for item in self._watching if not item.committed.done()]
 
     def _own_copy(self) -> OwnCopy:
         tail = self._tail
@@ -395,14 +410,10 @@ class LeadingTerm:
         return max(self._clock.wall_ms(), self._tail.appended.at_ms)
 
     def _reply(
-        self, command_id: CommandId, seq: int, durable: Durable, *, is_repeated: bool
+        self, command_id: CommandId, term: int, seq: int, durable: Durable, *, is_repeated: bool
     ) -> CommandReply:
         return CommandReply(
-            command_id=command_id,
-            term=self._term.number,
-            seq=seq,
-            durable=durable,
-            repeated=is_repeated,
+            command_id=command_id, term=term, seq=seq, durable=durable, repeated=is_repeated
         )
 
     def _late(self) -> SkulkError:
@@ -413,6 +424,13 @@ class LeadingTerm:
         return refusals.not_durable(
             n_waiting, f"events are not committed after {self._limits.commit_wait_s:g} s"
         )
+
+
+def _fail(committed: "asyncio.Future[Durable]", error: SkulkError) -> None:
+    if not committed.done():
+        committed.set_exception(error)
+        # Whoever gave up waiting does not look at it any more.
+        committed.exception()
 
 
 def _changes_voters(events: Sequence[Event]) -> bool:

@@ -52,7 +52,8 @@ class LogTail:
         """The last event that is known to be committed."""
         self.durable = (_position(appended), log.chain)
         """Where the durable part of the log ends, and the chain there."""
-        self._undurable: deque[tuple[LogPosition, bytes]] = deque()
+        self._undurable: deque[tuple[ClusterState, bytes]] = deque()
+        """The state after each append that is not durable, and the chain there."""
         self._watchers: list[Callable[[], None]] = []
         self._on_durable: Callable[[], None] | None = None
         self._switched: asyncio.Event | None = None
@@ -116,7 +117,7 @@ class LogTail:
         self._log.append(records, self.appended)
         self.recent.extend(records)
         self._pending.extend(placed)
-        self._undurable.append((_position(self.appended), records[-1].chain))
+        self._undurable.append((self.appended, records[-1].chain))
         self._tell_change(before)
 
     def commit(self, seq: int) -> bool:
@@ -189,8 +190,11 @@ class LogTail:
 
     def _on_progress(self) -> None:
         durable_seq, undurable = self._log.durable_seq, self._undurable
+        newest: tuple[ClusterState, bytes] | None = None
         while undurable and undurable[0][0].seq <= durable_seq:
-            self.durable = undurable.popleft()
+            newest = undurable.popleft()
+        if newest is not None:
+            self.durable = _position(newest[0]), newest[1]
         if self._on_durable is not None:
             self._on_durable()
 
