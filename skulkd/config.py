@@ -112,7 +112,7 @@ LEGACY_VARIABLES: Final[dict[str, str]] = {"SKULK_MAX_TOKENS": "max_output_token
 CLIENT_VARIABLES: Final = frozenset({
     "SKULK_API_KEY", "SKULK_API_KEY_FILE", "SKULK_ASCII", "SKULK_CLIPBOARD", "SKULK_CLUSTER",
     "SKULK_COLOR", "SKULK_CONFIG_DIR", "SKULK_DEBUG", "SKULK_HOME", "SKULK_LOG", "SKULK_NODE",
-    "SKULK_NO_INPUT", "SKULK_OUTPUT", "SKULK_READONLY", "SKULK_TIMEOUT",
+    "SKULK_NO_INPUT", "SKULK_OUTPUT", "SKULK_READONLY", "SKULK_STATE_DIR", "SKULK_TIMEOUT",
 })  # fmt: skip
 """Variables of the operator's command, and the home itself: none of the daemon's settings."""
 

@@ -27,6 +27,9 @@ ENVIRONMENT: Final[dict[str, str]] = {
     "SKULK_TIMEOUT": "budget of a command, as --timeout takes it",
     "SKULK_NO_INPUT": "when set, no question is asked",
     "SKULK_CONFIG_DIR": "directory of api_key [default: XDG_CONFIG_HOME/skulk, ~/.config/skulk]",
+    "SKULK_STATE_DIR": "directory of crashes and copied text [default: XDG_STATE_HOME/skulk, "
+    "~/.local/state/skulk]",
+    "SKULK_CLIPBOARD": "how `skulk tui` copies: auto, tmux, osc52, file or off",
     "SKULK_DEBUG": "1 prints the traceback of an error",
     "NO_COLOR": "when set, no colour",
     "FORCE_COLOR": "when set, colour also without a terminal",
