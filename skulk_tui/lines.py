@@ -53,6 +53,13 @@ def toned(text: str, tone: Tone) -> Line:
     return (Span(text, tone),) if text else EMPTY
 
 
+def cleaned(content: Line) -> Line:
+    """Give a line in which nothing is left that a terminal would act on."""
+    if all(part.text.isascii() and part.text.isprintable() for part in content):
+        return content
+    return tuple(Span(plain(part.text), part.tone) for part in content)
+
+
 def width_of(content: Line) -> int:
     """Give a line's width in terminal cells."""
     return sum(cell_len(part.text) for part in content)
@@ -132,6 +139,6 @@ def retoned(content: Line, tone: Tone) -> Line:
 def rule(title: str, state: str, width: int, *, dash: str = "-", is_focused: bool = False) -> Line:
     """Draw the titled rule above a pane: title to the left, the pane's state to the right."""
     tone: Tone = "title" if is_focused else "dim"
-    left = line(Span(f"{dash} ", tone), Span(title, "title" if is_focused else "strong"), " ")
-    right = line(" ", Span(state, "dim"), Span(f" {dash}", tone)) if state else EMPTY
+    left = line(Span(f"{dash} ", tone), span(title, "title" if is_focused else "strong"), " ")
+    right = line(" ", span(state, "dim"), Span(f" {dash}", tone)) if state else EMPTY
     return spread(left, right, width, fill=dash, tone=tone)

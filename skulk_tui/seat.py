@@ -4,20 +4,45 @@ The seat is where the operator sits. It knows no widget: what is to be shown is 
 application shows it.
 """
 
-import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from protocol.clock import Clock
 from protocol.errors import SkulkError
 from protocol.state import Scope
-from skulk_tui.changes import Change
+from skulk_tui.changes import Change, Option
 from skulk_tui.flash import FlashLog
 from skulk_tui.glyphs import GlyphSet
+from skulk_tui.lines import Line
 from skulk_tui.registry import Registry
 from skulk_tui.session_link import SessionLink
 from skulk_tui.table_model import Ref
 from skulk_tui.view_state import ViewState
+
+
+class Shell(Protocol):
+    """What the application does for its parts."""
+
+    def show_changed(self) -> None:
+        """Draw the rows on top and below anew."""
+        ...
+
+    def confirm(self, change: Change) -> None:
+        """Show a change's dialog, and send it if the operator says so."""
+        ...
+
+    async def open_ref(self, ref: Ref) -> None:
+        """Open an object's detail."""
+        ...
+
+    async def show_text(self, title: str, lines: Sequence[Line]) -> None:
+        """Show a text over everything until it is left."""
+        ...
+
+    async def choose(self, title: str, options: Sequence[Option]) -> str | None:
+        """Let the operator choose by letter; None where nothing was chosen."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,15 +52,8 @@ class Seat:
     view: ViewState
     link: SessionLink
     clock: Clock
-    random: random.Random
     glyphs: GlyphSet
     registry: Registry
-    confirm: Callable[[Change], None]
-    """Shows a change's dialog, and sends it if the operator says so. Set by the application."""
-    open_ref: Callable[[Ref], Awaitable[None]]
-    """Opens an object's detail. Set by the application."""
-    show_changed: Callable[[], None]
-    """Has the rows on top and below drawn again. Set by the application."""
     flash: FlashLog = field(default_factory=FlashLog)
     profile: str = ""
     is_protected: bool = False
@@ -44,6 +62,8 @@ class Seat:
     undo: Change | None = None
     utc_offset_s: int = 0
     """Of local times shown; `T` switches to 0."""
+    shell: "Shell | None" = None
+    """The application; there once it runs."""
 
     @property
     def scope(self) -> Scope | None:
@@ -62,9 +82,23 @@ class Seat:
     def tell(self, text: str, *, level: str = "info") -> None:
         """Tell the operator something in the flash row."""
         self.flash.tell(text, at_ms=self.clock.wall_ms(), level=level)
-        self.show_changed()
+        self._show_changed()
 
     def tell_error(self, error: SkulkError) -> None:
         """Tell what went wrong, and what helps."""
         self.flash.tell_error(error, at_ms=self.clock.wall_ms())
-        self.show_changed()
+        self._show_changed()
+
+    def confirm(self, change: Change) -> None:
+        """Have a change shown, and sent if the operator says so."""
+        if self.shell is not None:
+            self.shell.confirm(change)
+
+    async def open_ref(self, ref: Ref) -> None:
+        """Have an object's detail opened."""
+        if self.shell is not None:
+            await self.shell.open_ref(ref)
+
+    def _show_changed(self) -> None:
+        if self.shell is not None:
+            self.shell.show_changed()

@@ -23,6 +23,7 @@ from skulk_tui.cli.models import add_model_verbs
 from skulk_tui.cli.place import add_place
 from skulk_tui.cli.program import add_program_verbs
 from skulk_tui.cli.session import Options, system_session
+from skulk_tui.cli.tui import add_tui
 from skulk_tui.cli.verb import before_any_verb, tell
 
 _COMPLETION_VARIABLE = "_SKULK_COMPLETE"
@@ -44,6 +45,7 @@ def build_app() -> typer.Typer:
     add_model_verbs(app)
     add_place(app)
     add_chat(app)
+    add_tui(app)
     add_log_verbs(app)
     add_key_verbs(app)
     add_api_verbs(app)

@@ -1,7 +1,7 @@
 """Screen 1: the way tokens take, the nodes, and the node under the cursor."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, final
+from typing import ClassVar, Final, Literal, final, get_args
 
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -17,15 +17,29 @@ from skulk_tui.screens.cluster_rows import (
     route_blocks,
     strip_title,
 )
+from skulk_tui.screens.cluster_tabs import (
+    DOOR_COLUMNS,
+    MEMBER_COLUMNS,
+    door_line,
+    door_rows,
+    link_matrix,
+    member_rows,
+    stranger_lines,
+)
 from skulk_tui.screens.view import Handler, Values, View
 from skulk_tui.seat import Seat
-from skulk_tui.table_model import TableModel
+from skulk_tui.table_model import Ref, TableModel
 from skulk_tui.view_state import Changes
 from skulk_tui.widgets.block_pane import BlockPane
 from skulk_tui.widgets.pane import Pane, TablePane, TextPane
 
-_ROUTES_LINES = 6
-_WIDE = 100
+_ROUTES_LINES: Final = 6
+_WIDE: Final = 100
+_LOW: Final = 20
+"""Rows of the body below which the strip gives way to the table."""
+_TAB_HINT: Final = "[ and ] switch"
+Tab = Literal["overview", "links", "members", "door"]
+TABS: Final[tuple[Tab, ...]] = get_args(Tab)
 
 
 @final
@@ -38,12 +52,14 @@ class ClusterView(View):
     def __init__(self, seat: Seat) -> None:
         super().__init__(seat)
         dash = seat.glyphs.rule
+        self.tab: Tab = "overview"
         self.routes = BlockPane(
             "routes",
             "Routes",
             empty=("no model is placed; 2 shows the models, and where they fit",),
             dash=dash,
         )
+        self.routes.note = "m: link matrix"
         self.nodes = TablePane(
             "nodes",
             "Nodes",
@@ -52,7 +68,21 @@ class ClusterView(View):
             dash=dash,
         )
         self.strip = TextPane("strip", "", dash=dash)
-        self.routes.note = "m: link matrix"
+        self.links = TextPane("links", "Links", dash=dash)
+        self.members = TablePane(
+            "members",
+            "Members",
+            TableModel(MEMBER_COLUMNS, facets=frozenset({"link", "role", "live"}), sort="name"),
+            empty=("no node has answered yet",),
+            dash=dash,
+        )
+        self.door = TablePane(
+            "door",
+            "Door",
+            TableModel(DOOR_COLUMNS),
+            empty=("nobody was refused within the last hour",),
+            dash=dash,
+        )
 
     def compose(self) -> ComposeResult:
         """Put the strip below, or, where it is wide enough, to the right."""
@@ -60,25 +90,59 @@ class ClusterView(View):
         with Container(id="cluster-middle"):
             yield self.nodes
             yield self.strip
+        yield self.links
+        yield self.members
+        yield self.door
+
+    def on_mount(self) -> None:
+        """Begin with the overview."""
+        self._show_tab()
 
     def panes(self) -> Sequence[Pane]:
         """Nodes first: they are what most keys are about."""
-        return (self.nodes, self.routes, self.strip)
+        by_tab: Mapping[Tab, Sequence[Pane]] = {
+            "overview": (self.nodes, self.routes, self.strip),
+            "links": (self.links,),
+            "members": (self.members,),
+            "door": (self.door,),
+        }
+        return by_tab[self.tab]
 
     def handlers(self) -> Mapping[str, Handler]:
         """Give what the keys of this screen do."""
-        return {"cluster.open": self._open}
+        return {
+            "cluster.open": self._open,
+            "cluster.matrix": lambda _: self._go_tab("links"),
+            "cluster.next_tab": lambda _: self._turn(1),
+            "cluster.previous_tab": lambda _: self._turn(-1),
+        }
 
     def commit(self, changes: Changes | None) -> None:
         """Show what changed."""
         del changes
-        seat = self.seat
-        attached = seat.view.hello.node_id if seat.view.hello else None
-        self.nodes.model.set_rows(node_rows(seat.view, seat.glyphs, attached=attached))
-        self.routes.show(route_blocks(seat.view, seat.glyphs))
-        self._size_routes()
-        self.nodes.redraw()
-        self._show_strip()
+        view, glyphs = self.seat.view, self.seat.glyphs
+        if self.tab == "links":
+            self.links.show(link_matrix(view, self.size.width), state=_TAB_HINT)
+        elif self.tab == "members":
+            self.members.model.set_rows(member_rows(view))
+            self.members.redraw()
+        elif self.tab == "door":
+            self.door.model.set_rows(door_rows(view))
+            self.door.redraw()
+        else:
+            attached = view.hello.node_id if view.hello else None
+            self.nodes.model.set_rows(node_rows(view, glyphs, attached=attached))
+            self.routes.show(route_blocks(view, glyphs))
+            self.nodes.foot = door_line(view)
+            self._size_routes()
+            self.nodes.redraw()
+            self._show_strip()
+
+    def on_values(self, values: Values) -> None:
+        """Show the sub-tab that a command names."""
+        for tab in TABS:
+            if values.get("tab") == tab:
+                self._go_tab(tab)
 
     def on_moved(self) -> None:
         """Show the node that the cursor has come to."""
@@ -87,6 +151,7 @@ class ClusterView(View):
     def on_resize(self, event: Resize) -> None:
         """Choose between strip below and strip beside."""
         self.set_class(event.size.width >= _WIDE, "wide")
+        self.set_class(event.size.height < _LOW and event.size.width < _WIDE, "low")
         self._size_routes()
 
     def to_next_alert(self) -> bool:
@@ -105,8 +170,32 @@ class ClusterView(View):
 
     async def _open(self, values: Values) -> None:
         del values
-        if self.selection:
-            await self.open_ref(self.selection[0])
+        for ref in self.selection[:1]:
+            if ref.kind == "stranger":
+                await self._explain(ref)
+            else:
+                await self.open_ref(ref)
+
+    async def _explain(self, ref: Ref) -> None:
+        stranger = next((one for one in self.seat.view.strangers if one.public_key == ref.id), None)
+        if stranger is not None and self.seat.shell is not None:
+            await self.seat.shell.show_text(f"Refused: {ref.shown}", stranger_lines(stranger))
+
+    def _turn(self, by: int) -> None:
+        self._go_tab(TABS[(TABS.index(self.tab) + by) % len(TABS)])
+
+    def _go_tab(self, tab: Tab) -> None:
+        self.tab = tab
+        self._show_tab()
+        self.commit(None)
+        self.focus_first()
+
+    def _show_tab(self) -> None:
+        self.query_one("#cluster-middle").display = self.tab == "overview"
+        self.routes.display = self.tab == "overview"
+        self.links.display = self.tab == "links"
+        self.members.display = self.tab == "members"
+        self.door.display = self.tab == "door"
 
     def _size_routes(self) -> None:
         room = max(3, min(_ROUTES_LINES, self.size.height // 3))
@@ -122,4 +211,5 @@ class ClusterView(View):
         term = seat.view.head.term if seat.view.head else None
         attached = seat.view.hello.node_id if seat.view.hello else None
         title, state = strip_title(node, term=term, attached=attached)
-        self.strip.show(node_strip(node, seat.view, seat.glyphs), title=title, state=state)
+        lines = node_strip(node, seat.view, seat.glyphs)
+        self.strip.show(lines, title=title, state=state)

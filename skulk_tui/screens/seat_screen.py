@@ -20,6 +20,7 @@ from skulk_tui.completions import complete, preview
 from skulk_tui.lines import Line, Span, toned
 from skulk_tui.registry import Action, Situation, is_allowed, parse_command
 from skulk_tui.screens.card import Card
+from skulk_tui.screens.cluster_changes import handover, invitation, removal
 from skulk_tui.screens.dialogs import ChoiceDialog, ConfirmDialog, Dialog, TextDialog
 from skulk_tui.screens.help import help_lines
 from skulk_tui.screens.view import Handler, Values
@@ -231,6 +232,11 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "open.model": lambda values: self._open_named("model", values["model"]),
             "open.instance": lambda values: self._open_named("instance", values["instance"]),
             "open.command": lambda values: self._open_named("command", values["command"]),
+            "cluster.members": lambda _: self._go_to("cluster")({"tab": "members"}),
+            "cluster.door": lambda _: self._go_to("cluster")({"tab": "door"}),
+            "cluster.invite": lambda _: self.seat.confirm(invitation(self.seat)),
+            "cluster.remove": lambda values: self._change_node(removal, values),
+            "cluster.handover": lambda values: self._change_node(handover, values),
             "view.back": lambda _: self._back(),
             "view.last": lambda _: self.stack.last(),
             "app.leave": lambda _: self._leave(),
@@ -290,6 +296,12 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         if not await self.stack.open(ref):
             self.seat.tell(f"{ref.shown}: there is nothing more to show")
         self.redraw_rows()
+
+    def _change_node(self, plan: Callable[[Seat, Ref], Change], values: Values) -> None:
+        named = values.get("node")
+        refs = [self._ref_of("node", named)] if named else self.situation.selection
+        for ref in refs[:1]:
+            self.seat.confirm(plan(self.seat, ref))
 
     async def _open_named(self, kind: str, word: str) -> None:
         await self.open_ref(self._ref_of(kind, word))

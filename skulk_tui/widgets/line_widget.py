@@ -16,7 +16,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skulk_tui.lines import EMPTY, Line, Tone, fit
+from skulk_tui.lines import EMPTY, Line, Tone, cleaned, fit
 
 _TONES: tuple[Tone, ...] = get_args(Tone)
 
@@ -55,7 +55,8 @@ class LineWidget(Widget):
         width, height = self.size
         if not self.is_attached or width <= 0 or height <= 0:
             return 0
-        made = [fit(item, width) for item in self.make_lines(width, height)[:height]]
+        # Whoever makes lines cleans foreign text; here nothing gets past that was forgotten.
+        made = [fit(cleaned(item), width) for item in self.make_lines(width, height)[:height]]
         made += [fit(EMPTY, width)] * (height - len(made))
         cursor = self.cursor_line()
         n_drawn = 0

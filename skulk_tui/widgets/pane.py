@@ -5,7 +5,7 @@ from typing import final
 
 from textual.events import Blur, Click, Focus, MouseScrollDown, MouseScrollUp
 
-from skulk_tui.lines import Line, rule, toned
+from skulk_tui.lines import EMPTY, Line, rule, toned
 from skulk_tui.table_model import Ref, TableModel
 from skulk_tui.widgets.line_widget import LineWidget
 
@@ -147,7 +147,8 @@ class TablePane(Pane):
         self.empty = tuple(empty)
         self.note = ""
         """Further words on the rule."""
-        self._cursor_y: int | None = None
+        self.foot: Line = EMPTY
+        """Stands below the rows, as long as there is room."""
         self._drawn_cursor: int | None = None
 
     @property
@@ -181,10 +182,14 @@ class TablePane(Pane):
         if not self.model.rows:
             text = f"   nothing matches {self.model.filter.text!r}; esc clears the filter"
             return [toned(text, "dim")]
-        shown = self.model.shown(width, height - 1)
+        n_foot = 1 if self.foot and height > len(self.model.rows) + 1 else 0
+        shown = self.model.shown(width, height - 1 - n_foot)
         if shown.cursor is not None:
             self._drawn_cursor = shown.cursor + 2
-        return [shown.header, *(content for _, content in shown.rows)]
+        lines = [shown.header, *(content for _, content in shown.rows)]
+        if n_foot:
+            lines += [EMPTY] * (height - 1 - len(lines)) + [self.foot]
+        return lines
 
     def on_click(self, event: Click) -> None:
         """Put the cursor where the operator clicks."""

@@ -1,0 +1,167 @@
+"""The application: Textual's life cycle around one seat, its link and its data clock.
+
+It never ends by itself: not when the link is lost, and not when a frame makes no sense.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, final
+
+from textual.app import App
+from textual.driver import Driver
+from textual.screen import Screen
+
+from protocol.session import RowTopic
+from skulk_tui.changes import Change, Option
+from skulk_tui.frames import DataClock
+from skulk_tui.lines import Line
+from skulk_tui.screens.dialogs import ChoiceDialog, TextDialog
+from skulk_tui.screens.roots import DETAILS, ROOT_VIEWS
+from skulk_tui.screens.seat_screen import SeatScreen
+from skulk_tui.screens.view import Handler, Values
+from skulk_tui.seat import Seat
+from skulk_tui.table_model import Ref
+from skulk_tui.terminal import ThemeName
+from skulk_tui.themes import THEMES
+from skulk_tui.view_state import Changes
+
+_log = logging.getLogger(__name__)
+
+ROW_TOPICS: Final[tuple[RowTopic, ...]] = (
+    "cluster", "placements", "transfers", "models", "health",
+)  # fmt: skip
+"""Followed from the start: every screen reads them."""
+TICK_S: Final = 1.0
+_POLL_HZ: Final = 10.0
+"""How often the data clock is asked; it decides by its own rate and the output's backlog."""
+_CLOSE_S: Final = 1.0
+
+
+@final
+class SkulkTui(App[int], inherit_bindings=False):
+    """`skulk tui`.
+
+    Args:
+        seat: The run; its link has not been started.
+        theme: The colours to begin with.
+        data_hz: How often a second new values are shown.
+        driver_class: What touches the terminal; None is Textual's choice, for tests.
+    """
+
+    CSS_PATH = "theme.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar = []
+    TITLE = "skulk"
+
+    def __init__(
+        self,
+        seat: Seat,
+        *,
+        theme: ThemeName = "dark",
+        data_hz: float = 4.0,
+        driver_class: type[Driver] | None = None,
+    ) -> None:
+        super().__init__(driver_class=driver_class)
+        self.seat = seat
+        self._first_theme: ThemeName = theme
+        self._frames = DataClock(data_hz)
+        self._seat_screen: SeatScreen | None = None
+        seat.shell = self
+
+    # ---- Life ----
+
+    def get_default_screen(self) -> Screen[None]:
+        """Give the one screen."""
+        self._seat_screen = SeatScreen(
+            self.seat, ROOT_VIEWS, DETAILS, self._handlers(), self.push_screen_wait
+        )
+        return self._seat_screen
+
+    def on_mount(self) -> None:
+        """Choose the colours, begin the session, and start the clocks."""
+        for theme in THEMES.values():
+            self.register_theme(theme)
+        self.theme = THEMES[self._first_theme].name
+        for topic in ROW_TOPICS:
+            self.seat.link.subscribe(topic)
+        self.seat.link.start()
+        self.set_interval(1.0 / _POLL_HZ, self._commit)
+        self.set_interval(TICK_S, self._tick)
+
+    async def on_unmount(self) -> None:
+        """End the session; the node does not mind if there is no time for a farewell."""
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self.seat.link.close()
+        except TimeoutError:
+            _log.warning("the session did not close within %g s", _CLOSE_S)
+
+    def take(self, changes: Changes) -> None:
+        """Take what the link has changed in the view; called on the loop, by the link."""
+        self._frames.gather(changes)
+
+    # ---- Clocks ----
+
+    @property
+    def backlog(self) -> int:
+        """Writes that the terminal has not taken yet."""
+        return int(getattr(self._driver, "backlog", 0))
+
+    def _commit(self) -> None:
+        changes = self._frames.take(self.seat.now(), backlog=self.backlog)
+        if changes and self._seat_screen is not None:
+            self._seat_screen.commit(changes)
+
+    def _tick(self) -> None:
+        if self._seat_screen is not None and self.backlog <= 1:
+            self._seat_screen.tick()
+
+    def show_changed(self) -> None:
+        """Draw the rows on top and below anew."""
+        if self._seat_screen is not None and self._seat_screen.is_mounted:
+            self._seat_screen.redraw_rows()
+
+    async def open_ref(self, ref: Ref) -> None:
+        """Open an object's detail."""
+        if self._seat_screen is not None:
+            await self._seat_screen.open_ref(ref)
+
+    async def show_text(self, title: str, lines: Sequence[Line]) -> None:
+        """Show a text over everything until it is left."""
+        await self.push_screen_wait(TextDialog(title, lines, self.seat.glyphs))
+
+    async def choose(self, title: str, options: Sequence[Option]) -> str | None:
+        """Let the operator choose by letter; None where nothing was chosen."""
+        return await self.push_screen_wait(ChoiceDialog(title, options, self.seat.glyphs))
+
+    def confirm(self, change: Change) -> None:
+        """Show a change's dialog, and send it if the operator says so."""
+        if self._seat_screen is not None:
+            self._seat_screen.confirm(change)
+
+    # ---- What the application itself does ----
+
+    def _handlers(self) -> Mapping[str, Handler]:
+        return {
+            "app.quit": lambda _: self.exit(0),
+            "app.suspend": lambda _: self.action_suspend_process(),
+            "app.stop": lambda _: self.seat.tell("q quits"),
+            "link.retry": lambda _: self.seat.link.retry_now(),
+            "link.attach": self._attach_to,
+            "view.resync": lambda _: self.seat.link.mark_resync(),
+            "view.theme": self._choose_theme,
+            "view.rate": self._choose_rate,
+        }
+
+    def _attach_to(self, values: Values) -> None:
+        self.seat.link.attach(values["node"])
+        self.seat.tell(f"going on through {values['node']}")
+
+    def _choose_theme(self, values: Values) -> None:
+        chosen = [theme for name, theme in THEMES.items() if name == values["theme"]]
+        self.theme = chosen[0].name  # the command's own choices are these names
+
+    def _choose_rate(self, values: Values) -> None:
+        self._frames.hz = float(values["hz"])
+        self.seat.tell(f"new values are shown {values['hz']} times a second")

@@ -1,0 +1,44 @@
+"""`skulk tui`: the whole cluster from one full-screen terminal."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from skulk_tui.cli.session import Session
+from skulk_tui.cli.verb import verb
+
+
+def add_tui(app: typer.Typer) -> None:
+    """Register the verb."""
+    verb(app, "tui", examples=("skulk tui", "skulk tui --cluster home-lab --readonly"))(tui)
+
+
+def tui(
+    session: Session,
+    *,
+    readonly: Annotated[
+        bool, typer.Option("--readonly", help="Offer nothing that changes something.")
+    ] = False,
+    theme: Annotated[
+        str | None, typer.Option(metavar="NAME", help="dark, light, ansi or mono.")
+    ] = None,
+    ascii_only: Annotated[
+        bool, typer.Option("--ascii", help="Draw with ASCII characters alone.")
+    ] = False,
+) -> int:
+    """Operate the cluster from a full-screen terminal: nodes, models, chat, store, diagnostics."""
+    from skulk_tui.start import Wishes, run_tui, theme_named
+
+    wishes = Wishes(
+        theme=theme_named(theme, "--theme") if theme else None,
+        is_ascii=ascii_only,
+        is_readonly=readonly,
+    )
+    return run_tui(
+        session.target,
+        wishes,
+        environ=os.environ,
+        config_dir=session.config_dir,
+        trust=session.trust,
+    )

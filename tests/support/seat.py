@@ -1,0 +1,128 @@
+"""The terminal UI under test: a real session with a scripted node, and what is on the screen."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, final
+
+from textual.pilot import Pilot
+
+from skulk_tui.actions.all_actions import ALL_ACTIONS
+from skulk_tui.app import SkulkTui
+from skulk_tui.clock import SystemClock
+from skulk_tui.flash import FlashLog
+from skulk_tui.glyphs import ASCII, GlyphSet
+from skulk_tui.registry import Registry
+from skulk_tui.seat import Seat
+from skulk_tui.session_link import SessionLink
+from skulk_tui.session_socket import WebSocketConnector
+from skulk_tui.target import Target
+from skulk_tui.terminal import ThemeName
+from skulk_tui.tls_pins import TlsTrust
+from skulk_tui.view_state import Changes, ViewState
+
+WAIT_S: Final = 10.0
+
+
+@final
+class SeatUnderTest:
+    """A running terminal UI.
+
+    Args:
+        app: It.
+        pilot: Its keyboard.
+    """
+
+    def __init__(self, app: SkulkTui, pilot: Pilot[int]) -> None:
+        self.app = app
+        self.pilot = pilot
+
+    @property
+    def frame(self) -> list[str]:
+        """The screen's rows of text, without what is blank at their ends."""
+        strips = self.app.screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
+        return ["".join(part.text for part in strip).rstrip() for strip in strips]
+
+    @property
+    def text(self) -> str:
+        """The screen as one text."""
+        return "\n".join(self.frame)
+
+    async def press(self, *keys: str) -> None:
+        """Press keys."""
+        await self.pilot.press(*keys)
+
+    async def type(self, text: str) -> None:
+        """Type text, key by key."""
+        names = {" ": "space", "-": "minus", ":": "colon", "/": "slash", ".": "full_stop",
+                 "<": "less_than_sign", ">": "greater_than_sign", "!": "exclamation_mark",
+                 ",": "comma", "~": "tilde"}  # fmt: skip
+        for character in text:
+            await self.pilot.press(names.get(character, character))
+
+    async def until(self, holds: Callable[[], object], what: str = "") -> None:
+        """Wait until something holds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + WAIT_S
+        while not holds():
+            if loop.time() > deadline:
+                message = f"{what or 'it'} did not come to be within {WAIT_S} s:\n{self.text}"
+                raise AssertionError(message)
+            await self.pilot.pause(0.02)
+
+    async def settled(self) -> list[str]:
+        """Give the screen once it has stopped moving, but for ages."""
+        before: list[str] = []
+        for _ in range(50):
+            await self.pilot.pause(0.1)
+            now = self.frame
+            if now[1:] == before[1:]:
+                return now
+            before = now
+        return before
+
+    async def until_shows(self, *words: str) -> None:
+        """Wait until all words are on the screen."""
+        await self.until(lambda: all(word in self.text for word in words), f"{words}")
+
+
+@asynccontextmanager
+async def a_seat(
+    url: str,
+    tmp_path: Path,
+    *,
+    size: tuple[int, int] = (80, 24),
+    glyphs: GlyphSet = ASCII,
+    theme: ThemeName = "dark",
+    is_readonly: bool = False,
+    seeds: tuple[str, ...] = (),
+    api_key: str | None = None,
+) -> AsyncGenerator[SeatUnderTest]:
+    """Run the UI at a node's address; ended with the block."""
+    view, clock = ViewState(), SystemClock()
+
+    def on_change(changes: Changes) -> None:
+        app.take(changes)
+
+    link = SessionLink(
+        Target(url=url, url_rule="--node", seeds=seeds, api_key=api_key),
+        view,
+        clock=clock,
+        randomness=random.Random(1),  # ruff: ignore[suspicious-non-cryptographic-random-usage]  seeded
+        on_change=on_change,
+        connect=WebSocketConnector(TlsTrust(tmp_path / "known_certificates")),
+    )
+    seat = Seat(
+        view=view,
+        link=link,
+        clock=clock,
+        glyphs=glyphs,
+        registry=Registry(ALL_ACTIONS),
+        flash=FlashLog(),
+        is_readonly=is_readonly,
+    )
+    app = SkulkTui(seat, theme=theme, data_hz=10.0)
+    async with app.run_test(size=size) as pilot:
+        yield SeatUnderTest(app, pilot)

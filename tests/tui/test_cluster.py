@@ -1,0 +1,182 @@
+"""The screen Cluster against a scripted node: what it shows, and that the cursor holds objects."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from protocol.session import row_key
+from tests.support.builders import a_node_id
+from tests.support.den_cluster import den_member, den_node, fill
+from tests.support.frames import check_frame
+from tests.support.scripted_session import ScriptedSession
+from tests.support.seat import a_seat
+
+_SIZES = ((60, 16), (80, 24), (160, 50))
+
+
+@pytest.fixture
+def node() -> Iterator[ScriptedSession]:
+    with ScriptedSession() as scripted:
+        fill(scripted)
+        yield scripted
+
+
+@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_the_overview_is_as_drawn(
+    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await seat.until_shows("LIVE", "attic-mini", "rack-a6k")
+            check_frame(f"cluster-overview-{size[0]}x{size[1]}", await seat.settled())
+
+    asyncio.run(story())
+
+
+def test_sub_tabs_show_links_members_and_the_door(node: ScriptedSession, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("LIVE", "attic-mini")
+            for tab in ("links", "members", "door"):
+                await seat.press("right_square_bracket")
+                await seat.until_shows(f"- {tab.capitalize()}")
+                check_frame(f"cluster-{tab}-80x24", await seat.settled())
+            await seat.press("enter")
+            await seat.until_shows("If it is yours: :invite")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", [(59, 20), (34, 9), (20, 5), (1, 1)])
+def test_where_there_is_no_room_a_card_stands(
+    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await seat.until(lambda: len(seat.app.seat.view.nodes) == 4)
+            await seat.pilot.pause(0.3)
+            check_frame(f"cluster-card-{size[0]}x{size[1]}", await seat.settled())
+            await seat.pilot.resize_terminal(80, 24)
+            await seat.until_shows("- Nodes 4")
+
+    asyncio.run(story())
+
+
+def test_the_cursor_holds_its_node_through_changes_and_a_dialog_does_too(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("> attic-mini")
+            await seat.press("j", "j")
+            await seat.until_shows("> den-02")
+            newcomer = den_node(2, member=den_member(2, name="aaa", node_id=a_node_id(9)))
+            node.rows("cluster", {row_key("node", a_node_id(9)): newcomer})
+            await seat.until_shows("aaa")
+            assert "> den-02" in seat.text
+            await seat.press("x")
+            await seat.until_shows("Remove den-02")
+            node.rows("cluster", {row_key("node", a_node_id(1)): None})
+            await seat.pilot.pause(0.3)
+            assert "Remove den-02" in seat.text
+            await seat.type("den-02")
+            await seat.press("enter")
+            await seat.until(lambda: node.asked("DELETE", f"/v1/cluster/members/{a_node_id(2)}"))
+
+    asyncio.run(story())
+
+
+def test_what_would_remove_a_node_does_nothing_on_enter_or_esc(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("> attic-mini")
+            for key in ("enter", "escape"):
+                await seat.press("x")
+                await seat.until_shows("Remove attic-mini")
+                await seat.press(key)
+                await seat.pilot.pause(0.1)
+                if key == "enter":  # the word was not typed
+                    assert "Remove attic-mini" in seat.text
+                    await seat.press("escape")
+                await seat.until_shows("nothing was changed")
+            assert node.requests == []
+
+    asyncio.run(story())
+
+
+def test_a_filter_stays_visible_and_esc_takes_it_back(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("slash")
+            await seat.type("live:alive !den")
+            await seat.press("enter")
+            await seat.until_shows("filter: live:alive !den (1 of 4)")
+            assert "> rack-a6k" in seat.text
+            await seat.press("escape")
+            await seat.until_shows("den-02")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["[red]x[/red]", "\x1b[31mred\x07", "日本語の名前", "\u202egnp.exe", "n" * 300, "a\u0301b"],
+)
+def test_hostile_names_are_shown_literally_and_aligned(
+    node: ScriptedSession, tmp_path: Path, name: str
+) -> None:
+    async def story() -> None:
+        hostile = den_node(2, member=den_member(2, name=name))
+        node.rows("cluster", {row_key("node", a_node_id(2)): hostile})
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("rack-a6k", "44/64G")
+            columns = {
+                cell_len(row[: row.index(memory)])
+                for row in seat.frame
+                for memory in ("44/64G", "43/48G")
+                if memory in row
+            }
+            assert len(columns) == 1
+            assert "\x1b" not in seat.text
+            assert "\u202e" not in seat.text
+
+    asyncio.run(story())
+
+
+def test_a_read_key_is_offered_nothing_that_changes(node: ScriptedSession, tmp_path: Path) -> None:
+    async def story() -> None:
+        node.scope = "read"
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("RO", "> attic-mini")
+            await seat.press("x")
+            await seat.until_shows("remove: the key may not")
+            await seat.press("question_mark")
+            await seat.until_shows("Help")
+            assert "Remove a node" not in seat.text
+            await seat.press("escape", "colon")
+            await seat.type("remove den-01")
+            await seat.press("enter")
+            await seat.until_shows("remove: the key may not")
+            assert node.requests == []
+
+    asyncio.run(story())
+
+
+def test_the_next_alert_leads_to_the_node_it_is_about(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("> attic-mini")
+            await seat.press("exclamation_mark")
+            await seat.until_shows("> den-01", "19.0 GiB are free for models")
+
+    asyncio.run(story())
