@@ -148,7 +148,7 @@ class ViewState:
         changed: set[str] = set()
         if frame.is_snapshot:
             changed |= self._forget(known - frame.rows.keys())
-            known &= frame.rows.keys()
+            known.intersection_update(frame.rows)
         for key, document in frame.rows.items():
             if document is None:
                 known.discard(key)
