@@ -188,6 +188,14 @@ class SkulkDriver(LinuxDriver):
 
     # ---- Input ----
 
+    def _run_input_thread(self) -> None:
+        """End the program if the thread dies; the original does so without an exit code."""
+        try:
+            self.run_input_thread()
+        # ruff: ignore[blind-except]  a bug of any kind; without this thread no key works
+        except Exception as error:
+            self._call(partial(_raise, error))
+
     def run_input_thread(self) -> None:
         """Read until told to end; bytes of any kind end neither the thread nor the program."""
         now = SystemClock().monotonic_s
@@ -232,6 +240,10 @@ class SkulkDriver(LinuxDriver):
                 case str():
                     for message in feed.feed(item):
                         self.process_message(message)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 @final
