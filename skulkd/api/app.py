@@ -4,6 +4,7 @@ The order is fixed and short. Who is addressed (Host), from where (Origin), whic
 (key and scope), whether there is room; only then is a byte of the body read.
 """
 
+import asyncio
 import logging
 from typing import Final, final
 
@@ -12,13 +13,15 @@ from protocol.errors import RequestError, SkulkError
 from skulkd.api.auth import Authenticator
 from skulkd.api.body_budget import BodyBudget, BodyShare
 from skulkd.api.dependencies import ApiDependencies
-from skulkd.api.errors import bug, error_reply, status_of
+from skulkd.api.errors import CLIENT_CLOSED_REQUEST, bug, error_reply, status_of
 from skulkd.api.http import Answer, AsgiScope, Header, Receive, Request, Send
 from skulkd.api.interrupt import stopping
 from skulkd.api.origin import HostPolicy, check_origin, cors_headers, preflight
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.peer_api import PeerApiServer
 from skulkd.api.routes import Kind, RouteSpec, RouteTable, Services, build_routes
+from skulkd.api.session_door import SessionDoor
+from skulkd.api.streams import KeptStream
 
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger("skulkd.audit")
@@ -67,6 +70,14 @@ class ApiApp:
         self._is_stopping = False
         self.peers = PeerApiServer(self._table, self._answer_peer, self._bodies, deps.state)
         """Answers what other nodes hand on for clients of theirs."""
+        self._services.sessions.door = SessionDoor(
+            self._table,
+            self._authenticator,
+            self._bodies,
+            self._services.chat,
+            run=self._answer_session,
+            open_chat=self._open_chat,
+        )
 
     @property
     def n_open(self) -> int:
@@ -112,10 +123,7 @@ class ApiApp:
                 return
         route = handling.route = found.route_for(request.method)
         request.principal = self._authenticator.identify(request)
-        self._authenticator.require(request, route.scope)
-        if self._is_stopping:
-            raise stopping()
-        self._take_place(route)
+        self._admit(route, request)
         try:
             answer = await self._answer(route, request)
             self._tell(request, route, answer.status)
@@ -152,12 +160,52 @@ class ApiApp:
         self._tell(request, route, answer.status)
         return answer
 
+    async def _answer_session(self, route: RouteSpec, request: Request) -> Answer:
+        """Run a handler, or hand the request on, for a session."""
+        try:
+            answer = await self._answer_in_place(route, request)
+        except SkulkError as error:
+            self._tell(request, route, status_of(error.code), error)
+            raise
+        except asyncio.CancelledError:
+            self._tell(request, route, CLIENT_CLOSED_REQUEST)
+            raise
+        self._tell(request, route, answer.status)
+        return answer
+
+    async def _answer_in_place(self, route: RouteSpec, request: Request) -> Answer:
+        self._admit(route, request)
+        try:
+            return await self._answer(route, request)
+        finally:
+            self._free_place(route)
+
+    async def _open_chat(self, request: Request) -> KeptStream:
+        """Begin a chat for a session, which holds its place until the stream ends."""
+        found, _ = self._table.find(request.path)
+        route = found.route_for(request.method)
+        self._admit(route, request)
+        try:
+            return await self._services.chat.open(request, lambda: self._free_place(route))
+        except BaseException:
+            self._free_place(route)
+            raise
+
+    def _admit(self, route: RouteSpec, request: Request) -> None:
+        """Check the scope and take a place, which the caller gives back."""
+        self._authenticator.require(request, route.scope)
+        if self._is_stopping:
+            raise stopping()
+        self._take_place(route)
+
     async def _refuse(self, handling: _Handling, error: SkulkError, send: Send) -> None:
         self._tell(handling.request, handling.route, status_of(error.code), error)
         headers = [_NOSNIFF, *handling.cors]
         allowed = error.details.get("allow")
         if error.code == "request.method_not_allowed" and isinstance(allowed, str):
             headers.append((b"allow", allowed.encode()))
+        if error.code == "request.upgrade_required":
+            headers.append((b"upgrade", b"websocket"))
         if self._is_stopping:
             handling.request.connection.close_after_response()
         reply = error_reply(

@@ -55,10 +55,7 @@ def decode(body: bytes) -> object:
     Raises:
         RequestError: `request.invalid`.
     """
-    n_opening = body.count(b"[") + body.count(b"{")
-    # Both counts are upper bounds, since strings are counted too: most bodies need no scan.
-    if n_opening > MAX_DEPTH or n_opening + body.count(b",") > MAX_VALUES:
-        _scan(body)
+    check_size(body)
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -67,6 +64,18 @@ def decode(body: bytes) -> object:
             f"the body is not valid JSON: {error}",
             remediation="Send UTF-8 JSON without NaN, Infinity or comments.",
         ) from error
+
+
+def check_size(body: bytes) -> None:
+    """Refuse JSON that is too deep or has too many values, before anything parses it.
+
+    Raises:
+        RequestError: `request.invalid`.
+    """
+    n_opening = body.count(b"[") + body.count(b"{")
+    # Both counts are upper bounds, since strings are counted too: most bodies need no scan.
+    if n_opening > MAX_DEPTH or n_opening + body.count(b",") > MAX_VALUES:
+        _scan(body)
 
 
 def _scan(body: bytes) -> None:

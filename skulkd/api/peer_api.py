@@ -38,7 +38,7 @@ Run = Callable[[RouteSpec, Request], Awaitable[Answer]]
 
 
 @final
-class _NoConnection:
+class NoConnection:
     """Stands for the connection of a request that came by none."""
 
     is_choked: Final = False
@@ -165,7 +165,7 @@ def _asgi_scope(call: CallApi) -> AsgiScope:
         "headers": [_JSON],
         "client": None,
         "server": None,
-        "extensions": {CONNECTION: _NoConnection()},
+        "extensions": {CONNECTION: NoConnection()},
     }
 
 

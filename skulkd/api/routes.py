@@ -16,6 +16,7 @@ from skulkd.api.logs import LogRoutes
 from skulkd.api.models import ModelRoutes
 from skulkd.api.ops import OpsRoutes
 from skulkd.api.other_nodes import OtherNodes
+from skulkd.api.session_routes import SessionRoutes
 from skulkd.api.store import StoreRoutes
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -57,6 +58,7 @@ class Services:
     cluster: ClusterRoutes
     logs: LogRoutes
     ops: OpsRoutes
+    sessions: SessionRoutes
 
     @classmethod
     def build(cls, deps: ApiDependencies, others: OtherNodes) -> "Services":
@@ -69,10 +71,12 @@ class Services:
             cluster=ClusterRoutes(deps, others),
             logs=LogRoutes(deps, others),
             ops=OpsRoutes(deps),
+            sessions=SessionRoutes(deps),
         )
 
     def stop(self) -> None:
         """End what is open and would not end by itself."""
+        self.sessions.stop()
         self.chat.stop()
         self.ops.stop()
         self.logs.stop()
@@ -205,6 +209,7 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _get("/v1/models", "infer", models.list_all, "inference"),
         _get("/v1/models/{model_id:path}", "infer", models.show, "inference"),
         _get("/models", "infer", models.list_all, "inference"),
+        _get("/models/cards/{model_id:path}", "read", models.card),
         _delete("/models/custom/{model_id:path}", "operate", models.remove_card),
         _post("/place_instance", "operate", instances.place),
         _post("/instance", "operate", instances.place_exactly),
@@ -221,6 +226,7 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _put("/v1/cluster/policy", "admin", cluster.set_policy),
         _get("/state", "read", ops.state),
         _get("/events", "read", ops.events),
+        _get("/v1/session", "infer", services.sessions.open),
         _get("/v1/keys", "admin", ops.keys),
         _post("/v1/keys", "admin", ops.create_key),
         _delete("/v1/keys/{key_id}", "admin", ops.revoke_key),

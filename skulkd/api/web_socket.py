@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final, Protocol, final
+from typing import Final, Protocol, cast, final
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
@@ -103,9 +103,8 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over a transport whose upgrade has been answered."""
-        assert isinstance(transport, asyncio.Transport)  # ruff: ignore[assert]  a stream's, always
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._transport = cast("asyncio.Transport", transport)  # a stream's; uvloop has its own
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._listener.on_opened()
 
     def data_received(self, data: bytes) -> None:
