@@ -1,10 +1,11 @@
 import gc
 import weakref
+from collections import UserList
 
 from skulkd.runtime.garbage import look_seldom
 
 
-class Knot(list[object]):
+class Knot(UserList[object]):
     """A list that can be weakly referenced."""
 
 
