@@ -114,7 +114,11 @@ def parse_config(text: str, path: Path) -> ClientConfig:
     try:
         config = ClientConfig.model_validate(document)
     except ValidationError as wrong:
-        raise _fault(wrong.errors(include_url=False)[0], text, path) from wrong
+        # An unknown key is often why another one is missing.
+        faults = sorted(
+            wrong.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden"
+        )
+        raise _fault(faults[0], text, path) from wrong
     if config.current is not None:
         config.named(config.current, f"{path}, line {_line_of(text, ('current',))}: `current`")
     return config

@@ -191,3 +191,27 @@ def test_the_environments_proxy_is_not_used(
     monkeypatch.setenv("ALL_PROXY", "http://192.0.2.1:9")
     node.on("GET", "/state", document(a_state_document()))
     assert client.get("/state", StateDocument).seq == 42
+
+
+def test_the_next_address_is_asked_when_nobody_listens_at_the_first(node: FakeNode) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    target = Target(url=closed, url_rule="--cluster home", seeds=(closed, node.url))
+    client = NodeClient(target, clock=Clock())
+    assert client.get("/state", StateDocument).seq == 42
+    assert client.target.addresses == (node.url,)
+    client.get("/state", StateDocument)
+    client.close()
+    assert len(node.seen) == 2
+
+
+def test_a_key_that_may_not_travel_to_one_address_is_not_hidden_by_the_next(node: FakeNode) -> None:
+    target = Target(
+        url="http://192.0.2.1:1", url_rule="--cluster home", api_key="secret", seeds=(node.url,)
+    )
+    client = NodeClient(target, clock=Clock())
+    with pytest.raises(ClientError) as caught:
+        client.get("/health", HealthDocument)
+    assert caught.value.code == "client.insecure_key"
+    assert node.seen == []

@@ -112,3 +112,90 @@ def test_a_key_travels_only_on_this_machine_or_encrypted_or_allowed(
 ) -> None:
     target = resolve_target(node, {}, config_dir=tmp_path, insecure=insecure)
     assert target.key_may_travel is may
+
+
+CLUSTERS = """
+current = "home"
+[profile.home]
+seeds = ["den-01", "http://den-02:8080", "den-01:52415"]
+protect = true
+[profile.work]
+seeds = ["10.0.0.1"]
+readonly = true
+insecure = true
+"""
+
+
+@pytest.fixture
+def clusters(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text(CLUSTERS, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_node_is_chosen_by_the_first_rule_that_names_one(clusters: Path) -> None:
+    environ = {"SKULK_NODE": "b", "SKULK_CLUSTER": "work"}
+
+    def chosen(node: str | None, cluster: str | None) -> tuple[str, str]:
+        target = resolve_target(node, environ, config_dir=clusters, cluster=cluster)
+        return (target.url, target.url_rule)
+
+    assert chosen("a", "work") == ("http://a:52415", "--node")
+    assert chosen(None, "home") == ("http://den-01:52415", "--cluster home")
+    assert chosen(None, None) == ("http://b:52415", "SKULK_NODE")
+    del environ["SKULK_NODE"]
+    assert chosen(None, None) == ("http://10.0.0.1:52415", "SKULK_CLUSTER work")
+    del environ["SKULK_CLUSTER"]
+    assert chosen(None, None) == ("http://den-01:52415", "current profile home")
+    (clusters / "config.toml").unlink()
+    assert chosen(None, None) == (DEFAULT_NODE, "default")
+
+
+def test_a_profile_brings_its_seeds_and_its_caution(clusters: Path) -> None:
+    home = resolve_target(None, {}, config_dir=clusters)
+    assert home.addresses == ("http://den-01:52415", "http://den-02:8080")
+    assert (home.profile, home.protect, home.readonly, home.insecure) == (
+        "home",
+        True,
+        False,
+        False,
+    )
+    work = resolve_target(None, {}, config_dir=clusters, cluster="work")
+    assert (work.profile, work.protect, work.readonly, work.insecure) == ("work", False, True, True)
+    node = resolve_target("a", {}, config_dir=clusters)
+    assert (node.profile, node.protect, node.addresses) == ("", False, ("http://a:52415",))
+
+
+def test_the_key_of_a_profile_is_its_own_file_and_else_the_common_one(clusters: Path) -> None:
+    common = clusters / "api_key"
+    common.write_text("common")
+    common.chmod(0o600)
+    assert resolve_target(None, {}, config_dir=clusters).api_key == "common"
+    own = clusters / "keys" / "home"
+    own.parent.mkdir()
+    own.write_text("own")
+    own.chmod(0o600)
+    found = resolve_target(None, {}, config_dir=clusters)
+    assert (found.api_key, found.key_rule) == ("own", str(own))
+    assert resolve_target("a", {}, config_dir=clusters).api_key == "common"
+    environ = {"SKULK_API_KEY": "variable"}
+    assert resolve_target(None, environ, config_dir=clusters).api_key == "variable"
+    own.chmod(0o640)
+    with pytest.raises(ClientError, match="0640"):
+        resolve_target(None, {}, config_dir=clusters)
+
+
+def test_an_unknown_cluster_is_refused_naming_the_rule_and_the_nearest(clusters: Path) -> None:
+    with pytest.raises(ClientError, match="--cluster names the unknown cluster 'hoem'") as caught:
+        resolve_target(None, {}, config_dir=clusters, cluster="hoem")
+    assert "'home'" in caught.value.remediation
+
+
+def test_a_seed_that_is_no_address_is_refused_naming_the_profile(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[profile.x]\nseeds = ['ftp://a']\n", encoding="utf-8")
+    with pytest.raises(ClientError, match="a seed of the profile x"):
+        resolve_target(None, {}, config_dir=tmp_path, cluster="x")
+
+
+def test_a_named_node_is_asked_though_the_file_of_profiles_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("nonsense", encoding="utf-8")
+    assert resolve_target("a", {}, config_dir=tmp_path).url == "http://a:52415"
