@@ -101,15 +101,16 @@ class ChatService:
         kept = self._kept.open(command_id, request.principal.name, None)
         stream = self._open[command_id] = _OpenStream(kept, request)
 
-        async def produce() -> None:
-            try:
-                await self._produce(call, candidates, stream)
-            finally:
-                del self._open[command_id]
-                stream.close()
-                on_end()
+        def on_done(producer: asyncio.Task[None]) -> None:
+            del producer, self._open[command_id]
+            stream.close()
+            on_end()
 
-        self._deps.tasks.start(produce(), name=f"chat {command_id}", essential=False)
+        stream.producer = self._deps.tasks.start(
+            self._produce(call, candidates, stream), name=f"chat {command_id}", essential=False
+        )
+        # Not in the task itself: one that is cancelled before its first turn never gets there.
+        stream.producer.add_done_callback(on_done)
         return kept
 
     def kept(self, command_id: CommandId, principal: Principal) -> KeptStream:
@@ -312,7 +313,7 @@ class ChatService:
             await self._relay(frames, call, stream)
         except Exception:  # ruff: ignore[blind-except] - a bug must not leave the stream open
             _log.exception("serving the stream failed")
-            stream.interrupt(bug())
+            stream.fail(bug())
         finally:
             await frames.aclose()
 
@@ -335,7 +336,7 @@ class ChatService:
             elif isinstance(frame, Finished):
                 kept.put_last(encoder.finish(frame))
             elif isinstance(frame, Failed):
-                stream.interrupt(_failure(frame.error))
+                stream.fail(_failure(frame.error))
 
     async def _frames(
         self, task: ChatTask, candidates: tuple[Instance, ...]
@@ -393,9 +394,11 @@ class _OpenStream:
     def __init__(self, kept: KeptStream, request: Request) -> None:
         self.kept = kept
         self._request = request
+        self.producer: asyncio.Task[None] | None = None
+        """Of a stream without a connection, whose end would end it."""
 
-    def interrupt(self, reason: SkulkError) -> None:
-        """Make an error the last event."""
+    def fail(self, reason: SkulkError) -> None:
+        """Make an error the last event, unless it is over."""
         if self.kept.ended_at_s is not None:
             return
         body = envelope(reason, dialect="openai", command_id=self._request.command_id)
@@ -403,9 +406,15 @@ class _OpenStream:
         self.kept.end()
         self._request.connection.close_after_response()
 
+    def interrupt(self, reason: SkulkError) -> None:
+        """End it with an error from outside."""
+        self.fail(reason)
+        if self.producer is not None:
+            self.producer.cancel()
+
     def close(self) -> None:
         """See that it has an end: its producer has been ended, or its client has gone."""
-        self.interrupt(client_gone())
+        self.fail(client_gone())
 
 
 async def _copy(reader: StreamReader, more: asyncio.Event, events: EventStream) -> None:

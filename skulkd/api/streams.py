@@ -60,6 +60,7 @@ class KeptStream:
         self._n_bytes = 0
         """Of those that are, with what they cost."""
         self._said_bytes = 0
+        """Of all events so far, the same way."""
         self._readers: set[StreamReader] = set()
         self._left_bytes = 0
         """Up to where the last reader had read when it went."""
@@ -91,9 +92,9 @@ class KeptStream:
     def put(self, event: bytes) -> None:
         """Add an event, `data: JSON` and a blank line."""
         self._events.append(event)
-        size = len(event)
+        size = len(event) + _EVENT_COST_BYTES
         self._said_bytes += size
-        self._n_bytes += size + _EVENT_COST_BYTES
+        self._n_bytes += size
         if self._n_bytes > self._max_bytes:
             self._shrink(self._max_bytes - self._max_bytes // 4)
         if self._live is not None:
@@ -160,7 +161,7 @@ class KeptStream:
                 details={"param": "offset"},
             )
         waiting = self._events[offset - self._first :]
-        reader = StreamReader(self, offset, self._said_bytes - sum(map(len, waiting)), on_event)
+        reader = StreamReader(self, offset, self._said_bytes - _cost(waiting), on_event)
         self._readers.add(reader)
         self.unread_since_s = None
         return reader
@@ -251,7 +252,7 @@ class StreamReader:
         """
         events = self.stream.slice_from(self.offset, max_bytes)
         self.offset += len(events)
-        self.read_bytes += sum(map(len, events))
+        self.read_bytes += _cost(events)
         self.stream.make_room()
         return events
 
@@ -359,6 +360,10 @@ class KeptStreams:
 def event_json(event: bytes) -> bytes:
     """Give the JSON of an event."""
     return event[_DATA_CHARS:-_BREAK_CHARS]
+
+
+def _cost(events: list[bytes]) -> int:
+    return sum(map(len, events)) + len(events) * _EVENT_COST_BYTES
 
 
 def _is_unread(stream: KeptStream, now: float, unread_s: float) -> bool:

@@ -52,6 +52,7 @@ from skulkd.api.cancels import CancelHere, Cancels
 from skulkd.api.dependencies import ApiDependencies, NodeFace
 from skulkd.api.ports import CatalogModel
 from skulkd.api.sse import StreamLimits
+from skulkd.api.streams import KeepLimits
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.tasks import Tasks
 from tests.support.fake_cluster import FakeCluster, FakeLogs, FakePeers
@@ -322,10 +323,15 @@ class FakeModels:
         self.items = [CatalogModel(card=card, origin="bundled", installed=True) for card in cards]
         self.imported: list[tuple[str, ModelId | None]] = []
         self.removed: list[ModelId] = []
+        self.cards_elsewhere: dict[ModelId, ModelCard] = {}
         self.transfers: dict[ModelId, TransferStatus] = {}
 
     async def catalog(self) -> tuple[CatalogModel, ...]:
         return tuple(self.items)
+
+    async def elsewhere(self, model_id: ModelId) -> CatalogModel | None:
+        card = self.cards_elsewhere.get(model_id)
+        return card and CatalogModel(card=card, origin="elsewhere", installed=False)
 
     async def import_file(self, path: str, model_id: ModelId | None) -> ModelCard:
         self.imported.append((path, model_id))
@@ -464,6 +470,7 @@ class FakeDaemon:
         self.max_concurrent_requests = 64
         self.max_held_body_bytes = 64 << 20
         self.stream_limits = StreamLimits()
+        self.keep_limits = KeepLimits()
         self.cancels: Cancels = NobodyElse()
 
     def dependencies(self, tasks: Tasks) -> ApiDependencies:
@@ -490,5 +497,6 @@ class FakeDaemon:
             max_held_body_bytes=self.max_held_body_bytes,
             facts_wait_s=0.05,
             stream_limits=self.stream_limits,
+            keep_limits=self.keep_limits,
             cancels=self.cancels,
         )
