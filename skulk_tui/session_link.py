@@ -500,7 +500,7 @@ class SessionLink:
         if followed is None:
             self._check_id(frame.id, frame.type)
             return  # on its way when it was taken back
-        followed.take(frame, hello)
+        followed.take(frame, hello, self._state.feed)
         if isinstance(frame, Rows):
             known = frame.model_copy(update={"id": followed.id})
             self._tell(self._state.apply_rows(known, self._now()))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, final, get_args
 
 from protocol.errors import ErrorBody, SkulkError, error_of
-from protocol.session import Lines, NodeHello, Rows, RowTopic, Subscribe
+from protocol.session import FeedState, Lines, NodeHello, Rows, RowTopic, Subscribe
 from skulk_tui.session_calls import bad_frame
 
 ROW_TOPICS: Final = frozenset(get_args(RowTopic))
@@ -73,8 +73,8 @@ class Followed:
             return None
         return self.cursor if (self.node_id, self.boot_id) == _boot(hello) else None
 
-    def take(self, frame: Rows | Lines, hello: NodeHello) -> None:
-        """Note where the topic stands.
+    def take(self, frame: Rows | Lines, hello: NodeHello, feed: FeedState) -> None:
+        """Note where the topic stands; `feed` is how much of it the node sends.
 
         Raises:
             ProtocolError: `protocol.bad_frame`: it is of the other sort, or changes come before
@@ -83,13 +83,20 @@ class Followed:
         if isinstance(frame, Rows) is not self.is_rows:
             fault = f"it sent {frame.type} for the topic {self.frame.topic}"
             raise bad_frame(fault)
-        is_first = not self.is_complete
-        if isinstance(frame, Rows) and is_first and not frame.is_snapshot and not self.asked_cursor:
-            fault = f"it sent changes of {self.frame.topic} before its rows"
-            raise bad_frame(fault)
+        if self._is_part(frame):
+            if feed != "summary":
+                fault = f"it sent changes of {self.frame.topic} before its rows"
+                raise bad_frame(fault)
+            return  # the one row that a client gets which is far too slow; the others follow
         self.is_complete = True
         self.cursor = frame.cursor or None
         self.node_id, self.boot_id = _boot(hello)
+
+    def _is_part(self, frame: Rows | Lines) -> bool:
+        """Whether rows come that are not all, and nothing is there that they could complete."""
+        if not isinstance(frame, Rows) or frame.is_snapshot:
+            return False
+        return not self.is_complete and self.asked_cursor is None
 
     def end(self, error: ErrorBody | None) -> None:
         """Note that the node sends no more of it."""
