@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import ConfigDict, Field, StringConstraints
 
 from protocol.base import FrozenModel
-from protocol.cards import BackendTag, EngineName
+from protocol.cards import BackendTag, EngineName, ModelCard
 from protocol.errors import DetailValue, ErrorBody, ErrorCode
 from protocol.ids import (
     ClusterIdField,
@@ -336,6 +336,15 @@ class ModelEntry(ControlModel):
     placed: bool = False
     ready: bool = False
     license: str = ""
+
+
+class CardDocument(ControlModel):
+    """`GET /models/cards/{id}`: one whole card, as a placement takes it."""
+
+    card: ModelCard
+    digest: DigestField
+    installed: bool = False
+    """Whether the files are on the node that answered."""
 
 
 class ModelList(ControlModel):

@@ -11,6 +11,7 @@ from typing import final
 
 from protocol.ids import NodeId
 from protocol.readings import NoDownloads
+from skulkd.api.cards_elsewhere import CardsElsewhere
 from skulkd.api.dependencies import ApiDependencies, NodeFace
 from skulkd.api.node_cluster import ClusterRoomsAccess, NodeCluster
 from skulkd.api.node_health import DerivedHealth
@@ -327,6 +328,13 @@ class NodeParts:
             readings=self.table,
             environment=os.environ,
             home=Path.home(),
+            elsewhere=CardsElsewhere(
+                node_id=self.identity.node_id,
+                state=self.rooms.replica,
+                peers=PeerApiClient(self.rooms.calls),
+                is_linked=lambda node_id: self.transport.link(node_id) == "up",
+                clock=self.clock,
+            ),
         )
 
     def _make_sight(self) -> NodeSight:

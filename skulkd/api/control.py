@@ -17,11 +17,12 @@ from protocol.errors import PlacementError, RequestError, SkulkError, error_of
 from protocol.ids import CommandId, InstanceId, ModelId, parse_command_id, parse_model_id
 from protocol.instances import Instance
 from protocol.placements import PlacementOutcome, PlacementRequest, Plan, Shape
+from skulkd.api.catalog import find_model
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.errors import Attachments, DocumentedError, invalid_body
 from skulkd.api.http import Answer, Reply, Request, json_reply
 from skulkd.api.json_body import decode_object
-from skulkd.api.views import instance_view, merged_catalog
+from skulkd.api.views import instance_view
 
 BodyT = TypeVar("BodyT", bound=FrozenModel)
 
@@ -151,9 +152,7 @@ class InstanceRoutes:
         return command_id
 
     async def _card(self, model_id: ModelId) -> ModelCard:
-        state = self._deps.state.state
-        catalog = merged_catalog(await self._deps.models.catalog(), state)
-        item = catalog.get(model_id)
+        item = await find_model(self._deps.models, self._deps.state.state, model_id)
         if item is None:
             raise unknown_model(model_id)
         return item.card

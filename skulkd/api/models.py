@@ -2,8 +2,10 @@
 
 from typing import Final, cast, final, get_args
 
+from protocol.cards import card_digest
 from protocol.commands import AddCard, RemoveCard
 from protocol.control_api import (
+    CardDocument,
     CommandAccepted,
     FoundModels,
     FoundSource,
@@ -12,7 +14,8 @@ from protocol.control_api import (
 )
 from protocol.errors import RequestError, StoreError
 from protocol.ids import ModelId, parse_model_id
-from skulkd.api.control import mint, read_body
+from skulkd.api.catalog import find_here, find_model
+from skulkd.api.control import mint, read_body, unknown_model
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Request, json_reply
 from skulkd.api.ports import CatalogModel
@@ -55,6 +58,16 @@ class ModelRoutes:
                 details={"param": "model"},
             )
         return json_reply(model_entry(item, self._deps.state.state.instances.values()))
+
+    async def card(self, request: Request) -> Answer:
+        """`GET /models/cards/{id}`: asked by another node, what is here counts."""
+        model_id = parse_model_id(request.params["model_id"])
+        find = find_model if request.asker is None else find_here
+        item = await find(self._deps.models, self._deps.state.state, model_id)
+        if item is None:
+            raise unknown_model(model_id)
+        digest = card_digest(item.card)
+        return json_reply(CardDocument(card=item.card, digest=digest, installed=item.installed))
 
     async def import_file(self, request: Request) -> Answer:
         """`POST /models/add` and `/models/import`: a card for a file that stays where it is."""

@@ -16,8 +16,9 @@ from protocol.control_api import (
 from protocol.errors import StoreError
 from protocol.ids import ModelId, NodeId
 from protocol.readings import TransferReading
+from skulkd.api.cards_elsewhere import CardsElsewhere
+from skulkd.api.catalog import find_model
 from skulkd.api.ports import CatalogModel, ReadingsView
-from skulkd.api.views import merged_catalog
 from skulkd.eventlog.gateway import StateView
 from skulkd.runtime.tasks import run_blocking
 from store.finders import FoundModel, find_models
@@ -57,6 +58,7 @@ class NodeModels:
         readings: How far transfers are.
         environment: For finding what other programs left here.
         home: Of the user whose other programs are meant.
+        elsewhere: Finds cards on other nodes.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class NodeModels:
         readings: ReadingsView,
         environment: Mapping[str, str],
         home: Path,
+        elsewhere: CardsElsewhere,
     ) -> None:
         self._node_id = node_id
         self._store = store
@@ -79,10 +82,19 @@ class NodeModels:
         self._readings = readings
         self._environment = environment
         self._home = home
+        self._elsewhere = elsewhere
 
     async def catalog(self) -> tuple[CatalogModel, ...]:
         """Give every card in force on this node, sorted by id."""
         return await run_blocking(self._catalog)
+
+    async def elsewhere(self, model_id: ModelId) -> CatalogModel | None:
+        """Find the card of a model that no card in force names on the other nodes."""
+        card = await self._elsewhere.find(model_id)
+        if card is None:
+            return None
+        is_installed = await run_blocking(self._store.locate, card) is not None
+        return CatalogModel(card=card, origin="elsewhere", installed=is_installed)
 
     async def import_file(self, path: str, model_id: ModelId | None) -> ModelCard:
         """Make a card for a GGUF file that is used where it lies, and keep it as a custom card.
@@ -170,7 +182,7 @@ class NodeModels:
         )
 
     async def _card(self, model_id: ModelId) -> ModelCard:
-        model = merged_catalog(await self.catalog(), self._state.state).get(model_id)
+        model = await find_model(self, self._state.state, model_id)
         if model is None:
             raise StoreError(
                 "store.not_found",

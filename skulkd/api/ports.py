@@ -92,10 +92,11 @@ class Listeners(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogModel:
-    """A card of this node's catalogue, and whether its files are here."""
+    """A card that counts here, and whether its files are here."""
 
     card: ModelCard
-    origin: Literal["custom", "installed", "bundled"]
+    origin: Literal["custom", "installed", "bundled", "elsewhere"]
+    """`elsewhere` is a card that only another node has."""
     installed: bool
 
 
@@ -104,6 +105,10 @@ class Models(Protocol):
 
     async def catalog(self) -> tuple[CatalogModel, ...]:
         """Give every card in force, sorted by id."""
+        ...
+
+    async def elsewhere(self, model_id: ModelId) -> CatalogModel | None:
+        """Find the card of a model that no card in force names on the other nodes."""
         ...
 
     async def import_file(self, path: str, model_id: ModelId | None) -> ModelCard:

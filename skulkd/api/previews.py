@@ -8,8 +8,8 @@ from protocol.clock import Clock
 from protocol.errors import PlacementError
 from protocol.ids import NodeId
 from protocol.placements import PlacementOutcome, PlacementRequest
+from skulkd.api.catalog import find_model
 from skulkd.api.ports import CatalogModel, Models, ReadingsView
-from skulkd.api.views import merged_catalog
 from skulkd.core.placement.files import holders_in
 from skulkd.core.placement.planner import plan
 from skulkd.eventlog.gateway import StateView
@@ -77,8 +77,7 @@ class PreviewService:
         )
 
     async def _model(self, request: PlacementRequest) -> CatalogModel:
-        catalog = merged_catalog(await self._models.catalog(), self._state.state)
-        model = catalog.get(request.model_id)
+        model = await find_model(self._models, self._state.state, request.model_id)
         if model is None:
             raise PlacementError(
                 "placement.unknown_model",

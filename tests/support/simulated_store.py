@@ -162,6 +162,11 @@ class SimulatedModels:
             for card in self._store.cards
         )
 
+    async def elsewhere(self, model_id: ModelId) -> CatalogModel | None:
+        """Find nothing: all simulated nodes have the same cards."""
+        del model_id
+        return None
+
     async def import_file(self, path: str, model_id: ModelId | None) -> ModelCard:
         """Refuse: there are no files to import."""
         raise StoreError("store.not_found", f"no {path} for {model_id}")

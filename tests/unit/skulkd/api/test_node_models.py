@@ -4,18 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from protocol.cards import LocalSource, ModelCard
+from protocol.cards import LocalSource, ModelCard, card_digest
+from protocol.control_api import CardDocument
 from protocol.errors import ErrorBody, StoreError
-from protocol.ids import ModelId
+from protocol.ids import ModelId, NodeId
+from protocol.peer_messages import ApiAnswer, CallApi
 from protocol.readings import TransferReading
 from protocol.state import ClusterState, DownloadOutcome
+from skulkd.api.cards_elsewhere import CardsElsewhere
 from skulkd.api.node_models import NodeModels
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.eventlog.replica import Replica
 from skulkd.runtime.clock import SystemClock
 from store.layout import StoreLayout
 from store.service import Store
-from tests.support.builders import a_node_id, a_state
+from tests.support.builders import a_member, a_node_id, a_scripted_card, a_state
 from tests.support.gguf_builder import GgufBuilder
 
 BUNDLED = ModelId("smollm2-135m-instruct")
@@ -43,6 +46,21 @@ class FakeDownloads:
         return tuple(self.running)
 
 
+class Fellow:
+    """Another node, which has a card of its own, or none."""
+
+    def __init__(self) -> None:
+        self.card: ModelCard | None = None
+
+    async def call(self, node_id: NodeId, request: CallApi, *, timeout_s: float) -> ApiAnswer:
+        del node_id, request, timeout_s
+        if self.card is None:
+            return ApiAnswer(status=404, content_type="application/json", body=b"{}")
+        document = CardDocument(card=self.card, digest=card_digest(self.card), installed=True)
+        body = document.model_dump_json().encode()
+        return ApiAnswer(status=200, content_type="application/json", body=body)
+
+
 class Setting:
     """A node's models in a folder."""
 
@@ -51,15 +69,24 @@ class Setting:
         self.table = ReadingsTable()
         store = Store(StoreLayout(folder / "models"), clock=SystemClock())
         store.recover()
+        self.fellow = Fellow()
+        self.replica = Replica(state or a_state(members=(a_member(1), a_member(2))))
         self.models = NodeModels(
             node_id=a_node_id(),
             store=store,
             models_dir=folder / "models",
             downloads=self.downloads,
-            state=Replica(state or a_state()),
+            state=self.replica,
             readings=self.table,
             environment={},
             home=folder,
+            elsewhere=CardsElsewhere(
+                node_id=a_node_id(),
+                state=self.replica,
+                peers=self.fellow,
+                is_linked=lambda _node_id: True,
+                clock=SystemClock(),
+            ),
         )
 
 
@@ -164,5 +191,22 @@ def test_files_of_other_programs_are_found_with_what_is_wrong_with_them(tmp_path
         assert not found["good.gguf"].problem
         assert not found["cut.gguf"].imported
         assert found["cut.gguf"].problem
+
+    run(story)
+
+
+def test_a_model_whose_card_only_another_node_has_is_downloaded(tmp_path: Path) -> None:
+    setting = Setting(tmp_path)
+    card = a_scripted_card(model_id="local/elsewhere")
+
+    async def story() -> None:
+        with pytest.raises(StoreError, match="no card names"):
+            await setting.models.start_download(ModelId("local/nobodys"))
+        setting.fellow.card = card
+        status = await setting.models.start_download(card.model_id)
+        assert status.model_id == card.model_id
+        found = await setting.models.elsewhere(card.model_id)
+        assert found is not None
+        assert (found.card, found.origin) == (card, "elsewhere")
 
     run(story)
