@@ -108,6 +108,11 @@ class SkulkTui(App[int], inherit_bindings=False):
         """Writes that the terminal has not taken yet."""
         return int(getattr(self._driver, "backlog", 0))
 
+    def write_to_terminal(self, sequence: str) -> None:
+        """Send a sequence that is no part of a frame."""
+        if self._driver is not None:
+            self._driver.write(sequence)
+
     def _commit(self) -> None:
         changes = self._frames.take(self.seat.now(), backlog=self.backlog)
         if changes and self._seat_screen is not None:

@@ -12,6 +12,7 @@ from protocol.clock import Clock
 from protocol.errors import SkulkError
 from protocol.state import Scope
 from skulk_tui.changes import Change, Option
+from skulk_tui.clipboard import Clipboard
 from skulk_tui.flash import FlashLog
 from skulk_tui.glyphs import GlyphSet
 from skulk_tui.lines import Line
@@ -62,6 +63,8 @@ class Seat:
     undo: Change | None = None
     utc_offset_s: int = 0
     """Of local times shown; `T` switches to 0."""
+    clipboard: Clipboard | None = None
+    """None copies nowhere."""
     shell: "Shell | None" = None
     """The application; there once it runs."""
 

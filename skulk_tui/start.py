@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Final, get_args
 
 from protocol.errors import ClientError
+from skulk_tui.clipboard import Clipboard, clipboard_choice
 from skulk_tui.clock import SystemClock
 from skulk_tui.flash import FlashLog
 from skulk_tui.glyphs import ASCII, UNICODE, GlyphSet
+from skulk_tui.own_files import state_dir
 from skulk_tui.profiles import TuiSettings, read_config
 from skulk_tui.target import Target
 from skulk_tui.terminal import (
@@ -101,6 +103,12 @@ def run_tui(
     )
     app = SkulkTui(
         seat, theme=theme, data_hz=min(settings.rate_hz, terminal.data_hz), driver_class=SkulkDriver
+    )
+    seat.clipboard = Clipboard(
+        clipboard_choice(environ),
+        environ=environ,
+        send=app.write_to_terminal,
+        state_dir=state_dir(environ),
     )
     ended = app.run(mouse=settings.mouse)
     return CRASHED if app.return_code is None else ended or app.return_code

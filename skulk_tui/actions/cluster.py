@@ -11,18 +11,42 @@ def _is_node(situation: Situation) -> bool:
     return situation.has_one("node")
 
 
+def _is_instance(situation: Situation) -> bool:
+    return situation.has_one("instance")
+
+
 def _is_openable(situation: Situation) -> bool:
     return situation.has_one("node", "instance", "stranger")
 
 
 ACTIONS: Final = (
+    Action(
+        id="node.log",
+        title="log",
+        effect="Go to the node's log.",
+        topic="cluster",
+        keys=("l",),
+        views=("node",),
+        cli="skulk logs {selection} -f",
+        weight=70,
+    ),
+    Action(
+        id="node.open",
+        title="open",
+        effect="Open the model under the cursor.",
+        topic="cluster",
+        keys=("enter",),
+        views=("node.runs",),
+        condition=_is_instance,
+        weight=100,
+    ),
     Action(id="cluster.open", title="open", effect="Open what the cursor is on.", topic="cluster",
            keys=("enter",), views=("cluster",), condition=_is_openable, weight=100),
     Action(id="cluster.logs", title="logs", effect="Follow the log of the node.", topic="cluster",
-           keys=("l",), views=("cluster", "node"), condition=_is_node,
+           keys=("l",), views=("cluster",), condition=_is_node,
            cli="skulk logs {selection} -f", weight=70),
     Action(id="cluster.timeline", title="timeline", effect="Show what happened.", topic="cluster",
-           keys=("t",), views=("cluster", "node"), cli="skulk events -f", weight=50),
+           keys=("t",), views=("cluster",), cli="skulk events -f", weight=50),
     Action(id="cluster.matrix", title="link matrix", effect="Show each link between nodes.",
            topic="cluster", keys=("m",), command="matrix", views=("cluster",),
            cli="skulk nodes --json", weight=35),

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from skulk_tui.screens.cluster import ClusterView
+from skulk_tui.screens.node_detail import NodeDetail
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory
 
 ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {"cluster": ClusterView}
-DETAILS: Final[Mapping[str, DetailFactory]] = {}
+DETAILS: Final[Mapping[str, DetailFactory]] = {"node": NodeDetail}

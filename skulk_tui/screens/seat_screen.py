@@ -18,9 +18,11 @@ from skulk_tui.actions.everywhere import ROOTS
 from skulk_tui.changes import Change, Option
 from skulk_tui.completions import complete, preview
 from skulk_tui.lines import Line, Span, toned
+from skulk_tui.naming import ref_named
 from skulk_tui.registry import Action, Situation, is_allowed, parse_command
 from skulk_tui.screens.card import Card
 from skulk_tui.screens.cluster_changes import handover, invitation, removal
+from skulk_tui.screens.copying import copyables
 from skulk_tui.screens.dialogs import ChoiceDialog, ConfirmDialog, Dialog, TextDialog
 from skulk_tui.screens.help import help_lines
 from skulk_tui.screens.view import Handler, Values
@@ -234,6 +236,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "open.command": lambda values: self._open_named("command", values["command"]),
             "cluster.members": lambda _: self._go_to("cluster")({"tab": "members"}),
             "cluster.door": lambda _: self._go_to("cluster")({"tab": "door"}),
+            "cluster.timeline": lambda _: self._go_to("diag")({"tab": "timeline"}),
             "cluster.invite": lambda _: self.seat.confirm(invitation(self.seat)),
             "cluster.remove": lambda values: self._change_node(removal, values),
             "cluster.handover": lambda values: self._change_node(handover, values),
@@ -246,6 +249,8 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "prompt.filter": self._filter,
             "view.help": lambda _: self._help(),
             "rows.actions": lambda _: self._menu(),
+            "rows.copy": lambda _: self._copy(),
+            "chat.with": lambda _: self._chat_with(),
             "view.messages": lambda _: self._messages(),
             "view.zoom": lambda _: self._zoom(),
             "view.pause": lambda _: self._pause(),
@@ -299,35 +304,12 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     def _change_node(self, plan: Callable[[Seat, Ref], Change], values: Values) -> None:
         named = values.get("node")
-        refs = [self._ref_of("node", named)] if named else self.situation.selection
+        refs = [ref_named(self.seat.view, "node", named)] if named else self.situation.selection
         for ref in refs[:1]:
             self.seat.confirm(plan(self.seat, ref))
 
     async def _open_named(self, kind: str, word: str) -> None:
-        await self.open_ref(self._ref_of(kind, word))
-
-    def _ref_of(self, kind: str, word: str) -> Ref:
-        view = self.seat.view
-        if kind == "node":
-            for node in view.nodes:
-                if word in {node.member.name, node.member.node_id}:
-                    return Ref(kind="node", id=node.member.node_id, name=node.member.name)
-        elif kind == "instance":
-            for instance in view.instances:
-                if instance.instance_id.startswith(word) or instance.model_id == word:
-                    name = instance.model_id
-                    return Ref(kind="instance", id=instance.instance_id, name=name)
-        elif kind == "model":
-            for model in view.models:
-                if word in {model.id, model.name}:
-                    return Ref(kind="model", id=model.id)
-        else:
-            return Ref(kind=kind, id=word)
-        raise ClientError(
-            "client.usage",
-            f"there is no {kind} {word[:60]!r}",
-            remediation="Tab completes the names that there are.",
-        )
+        await self.open_ref(ref_named(self.seat.view, kind, word))
 
     async def _back(self) -> None:
         pane = self._pane
@@ -525,6 +507,22 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             if registry.keys_of(item)[0] == chosen:
                 await self.perform(item, {})
                 return
+
+    async def _copy(self) -> None:
+        ref = self.situation.selection[0]
+        row = self._pane.model.cursor_row if isinstance(self._pane, TablePane) else None
+        texts = copyables(ref, self.seat.view, row=row.full if row is not None else "")
+        options = [text.option for text in texts]
+        chosen = await self._ask(ChoiceDialog(f"Copy {ref.shown}", options, self.seat.glyphs))
+        for text in texts:
+            if text.option.key == chosen and self.seat.clipboard is not None:
+                copied = await self.seat.clipboard.copy(text.text)
+                self.seat.tell(copied.said)
+
+    async def _chat_with(self) -> None:
+        ref = self.situation.selection[0]
+        model = ref.shown if ref.kind == "instance" else ref.id
+        await self.perform(self.seat.registry.get("go.chat"), {"model": model})
 
     async def _help(self) -> None:
         lines, ids = help_lines(self.seat.registry, self.situation)

@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from skulk_tui.actions.all_actions import ALL_ACTIONS
 from skulk_tui.app import SkulkTui
+from skulk_tui.clipboard import Clipboard
 from skulk_tui.clock import SystemClock
 from skulk_tui.flash import FlashLog
 from skulk_tui.glyphs import ASCII, GlyphSet
@@ -122,6 +123,7 @@ async def a_seat(
         registry=Registry(ALL_ACTIONS),
         flash=FlashLog(),
         is_readonly=is_readonly,
+        clipboard=Clipboard("file", environ={}, send=lambda _: None, state_dir=tmp_path),
     )
     app = SkulkTui(seat, theme=theme, data_hz=10.0)
     async with app.run_test(size=size) as pilot:

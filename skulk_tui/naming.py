@@ -1,0 +1,40 @@
+"""From a word that an operator types to the object it names. Pure."""
+
+from protocol.errors import ClientError
+from skulk_tui.table_model import Ref
+from skulk_tui.view_state import ViewState
+
+
+def ref_named(view: ViewState, kind: str, word: str) -> Ref:
+    """Give the node, model or instance of a name or id; an instance also by the start of its id.
+
+    Other kinds are named by their id alone, and taken as they are.
+
+    Raises:
+        ClientError: `client.usage`: there is none.
+    """
+    if kind not in {"node", "model", "instance"}:
+        return Ref(kind=kind, id=word)
+    for ref, names in _candidates(view, kind):
+        if word in names or (kind == "instance" and ref.id.startswith(word)):
+            return ref
+    raise ClientError(
+        "client.usage",
+        f"there is no {kind} {word[:60]!r}",
+        remediation="Tab completes the names that there are.",
+    )
+
+
+def _candidates(view: ViewState, kind: str) -> list[tuple[Ref, set[str]]]:
+    if kind == "node":
+        members = [node.member for node in view.nodes]
+        return [
+            (Ref(kind=kind, id=one.node_id, name=one.name), {one.name, one.node_id})
+            for one in members
+        ]
+    if kind == "model":
+        return [(Ref(kind=kind, id=one.id), {one.id, one.name}) for one in view.models]
+    return [
+        (Ref(kind=kind, id=one.instance_id, name=one.model_id), {one.instance_id, one.model_id})
+        for one in view.instances
+    ]

@@ -1,0 +1,118 @@
+"""A pane of log lines or events: follows the newest, unless the operator looks further up."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, final
+
+from protocol.errors import SkulkError
+from skulk_tui.lines import Line, Span, Tone, line, span, toned
+from skulk_tui.view_state import LineBuffer, LineItem
+from skulk_tui.widgets.pane import Pane
+
+Format = Callable[[Mapping[str, Any]], Line]
+_LEVELS: Final[Mapping[str, Tone]] = {
+    "debug": "dim",
+    "info": "plain",
+    "warning": "warn",
+    "error": "bad",
+    "critical": "bad",
+}
+
+
+def log_line(item: Mapping[str, Any]) -> Line:
+    """Write a `LogLineView`: time of day, level where it is not info, and the message."""
+    at = str(item.get("at") or "")
+    clock = at[11:19] if len(at) > 19 else at  # ruff: ignore[magic-value-comparison]  RFC 3339
+    level = str(item.get("level") or "info").lower()
+    word = "" if level == "info" else f"{level} "
+    tone = _LEVELS.get(level, "plain")
+    return line(span(f"{clock} " if clock else "", "dim"), span(word, tone),
+                span(str(item.get("message") or ""), tone))  # fmt: skip
+
+
+@final
+class LogPane(Pane):
+    """The pane.
+
+    Args:
+        name: As in `Pane`.
+        title: On its rule.
+        form: Writes one item.
+    """
+
+    def __init__(self, name: str, title: str, *, form: Format = log_line, dash: str = "-") -> None:
+        super().__init__(name, title, dash=dash)
+        self._form = form
+        self._items: Sequence[LineItem] = ()
+        self._n_forgotten = 0
+        self._refusal: SkulkError | None = None
+        self._bottom: int | None = None
+        """Count of the item shown last; None follows the newest."""
+
+    @property
+    def is_following(self) -> bool:
+        """Whether the newest line is shown as it comes."""
+        return self._bottom is None
+
+    @property
+    def state(self) -> str:
+        """Whether it follows, and what is no longer kept."""
+        follow = "follow ON" if self.is_following else f"{self._n_below} new below, G follows"
+        dropped = f"   {self._n_forgotten} dropped" if self._n_forgotten else ""
+        return follow + dropped
+
+    def show(
+        self,
+        buffer: LineBuffer,
+        *,
+        refusal: SkulkError | None = None,
+        keep: Callable[[LineItem], bool] | None = None,
+    ) -> None:
+        """Show what a subscription has brought, or why it brings nothing."""
+        self._items = [item for item in buffer.items if keep is None or item.gap or keep(item)]
+        self._n_forgotten = buffer.n_forgotten
+        self._refusal = refusal
+        self.redraw()
+
+    def follow(self) -> None:
+        """Go to the newest line and stay there."""
+        self._bottom = None
+        self.redraw()
+
+    def move(self, by: int) -> None:
+        """Scroll; any move up stops following, and coming within two lines of the end resumes."""
+        if not self._items:
+            return
+        last = len(self._items) - 1
+        here = last - self._n_below
+        target = max(min(self.page, last), min(here + by, last))
+        self._bottom = None if target >= last - 1 and by > 0 else self._items[target].n
+
+    def move_to_end(self, *, last: bool) -> None:
+        """Go to the oldest line kept, or follow the newest."""
+        self._bottom = None if last or not self._items else self._items[0].n
+        if not last:
+            self.move(self.page)
+
+    @property
+    def _n_below(self) -> int:
+        if self._bottom is None:
+            return 0
+        return sum(1 for item in reversed(self._items) if item.n > (self._bottom or 0))
+
+    def body(self, width: int, height: int) -> Sequence[Line]:
+        """Draw the lines that fit, formatting no other."""
+        del width
+        if self._refusal is not None:
+            return [
+                line(span(f"   {self._refusal.message}", "bad")),
+                line(span(f"   {self._refusal.remediation}")),
+            ]
+        if not self._items:
+            return [toned("   no line has come yet", "dim")]
+        end = len(self._items) - self._n_below
+        return [self._line_of(item) for item in self._items[max(0, end - height) : end]]
+
+    def _line_of(self, item: LineItem) -> Line:
+        if item.gap:
+            return line(Span(" -- gap: ", "warn"), span(item.gap, "warn"), Span(" --", "warn"))
+        return (Span(" "), *self._form(item.item))
