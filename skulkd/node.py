@@ -43,6 +43,7 @@ from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.disk import RealDisk
 from skulkd.runtime.home import Home
 from skulkd.runtime.identity import Identity
+from skulkd.runtime.logind import LogindSleep
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
 from skulkd.worker.service import WorkerService
 
@@ -168,6 +169,8 @@ class Node:
             rooms.set_api_port(self.api_port)
         worker.start()
         data.start()
+        rooms.on_wake(worker.probe_again)
+        self._tasks.start(LogindSleep().tell(rooms), name="hear of sleep", essential=False)
         if self._loaded.join_token is not None:
             self._tasks.start(self._join(joining, self._loaded.join_token), name="join")
 

@@ -118,6 +118,7 @@ class Rooms:
         self._api_port = 0
         self._is_stale = asyncio.Event()
         """What the cluster knows of this node is not what it would say now."""
+        self._wake_watchers: list[Callable[[], None]] = []
         self._is_known = asyncio.Event()
         self.is_turned_away: Final = asyncio.Event()
         """The master has said that this node was removed, and nothing of the cluster is here."""
@@ -217,6 +218,23 @@ class Rooms:
     def is_alone(self) -> bool:
         """Whether this node's cluster has no other member."""
         return not self._spec.seeds and self.log.appended.members.keys() <= {self.node_id}
+
+    def on_wake(self, watcher: Callable[[], None]) -> None:
+        """Add one who is told when the machine has slept; must not block."""
+        self._wake_watchers.append(watcher)
+
+    async def before_sleep(self) -> None:
+        """Say goodbye and fall silent: the machine is about to be suspended."""
+        _log.info("the machine goes to sleep; this node says goodbye")
+        await self.mastership.fall_asleep()
+
+    def after_sleep(self) -> None:
+        """Take part again, and have the cluster count this node in at once."""
+        _log.info("the machine is awake; this node takes part again")
+        self.mastership.wake_up()
+        self._is_stale.set()
+        for watcher in self._wake_watchers:
+            watcher()
 
     async def close(self) -> None:
         """Say goodbye, see to the end of what was decided, and close the journal."""

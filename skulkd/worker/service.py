@@ -133,6 +133,8 @@ class WorkerService:
         self._machine = around.machine
         self._accelerators = AcceleratorProbe(run_bounded)
         self._facts: NodeFacts | None = None
+        self._probing: asyncio.Task[None] | None = None
+        """A further look at the machine."""
         self._runners: dict[RunnerKey, RunnerSupervisor] = {}
         self._tombstones = Tombstones()
         self._wake = asyncio.Event()
@@ -262,6 +264,19 @@ class WorkerService:
                 await self._launcher.adopt(record)
             except RunnerError as error:
                 _log.error("%s", error.message, extra={"code": error.code})
+
+    def probe_again(self) -> None:
+        """Look at this machine anew, as after it has slept: a GPU may be gone.
+
+        Nothing while it is being looked at already.
+        """
+        if self._facts is not None and not self._is_closing and self._probing is None:
+            probing = self._tasks.start(self._probe(), name="probe again", essential=False)
+            self._probing = probing
+            probing.add_done_callback(self._on_probed)
+
+    def _on_probed(self, _probing: asyncio.Task[None]) -> None:
+        self._probing = None
 
     async def _probe(self) -> None:
         settings, around = self._settings, self._around

@@ -47,6 +47,7 @@ from skulkd.rooms import Rooms, RoomsParts, RoomsSpec
 from skulkd.runtime.choices import Choices, ChoicesFile, KeptChoices
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.identity import Identity, load_or_create
+from skulkd.runtime.simulated_sleep import SimulatedSleep
 from skulkd.runtime.tasks import Tasks, run_blocking
 from skulkd.worker.accelerators import AcceleratorProbe
 from skulkd.worker.launchers.base import LauncherPaths
@@ -130,6 +131,7 @@ class SimulatedNode:
         self.rooms: Rooms
         self.data: DataRooms
         self.door: ClusterDoor
+        self.sleep: SimulatedSleep
         self.membership: OwnMembership
         self.boot_id = f"{world.number:08x}{world.n_lives:08x}"
         self.transport = ClosedTransport(world.node_id)
@@ -182,6 +184,9 @@ class SimulatedNode:
         self.has_begun = True
         self.worker.start()
         self.data.start()
+        rooms.on_wake(self.worker.probe_again)
+        self.sleep = SimulatedSleep(clock)
+        self.tasks.start(self.sleep.tell(rooms), name="hear of sleep", essential=False)
 
     async def _read_home(self) -> None:
         """Find out who this node is, and make the cluster that has admitted it its own."""
