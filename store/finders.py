@@ -147,41 +147,36 @@ def _with_quant(model_id: ModelId, file_name: str) -> ModelId:
         return model_id  # Too long with it: the quants of such a name are told apart by path.
 
 
-def _gguf_files(root: Path) -> Iterator[Path]:
+def _files_below(root: Path) -> Iterator[Path]:
+    """Give the files of a tree in order, no deeper and no more than is bearable."""
     n_entries = 0
     for folder, folders, files in os.walk(root):
-        depth = len(Path(folder).relative_to(root).parts)
         folders.sort()
-        if depth >= MAX_DEPTH:
+        if len(Path(folder).relative_to(root).parts) >= MAX_DEPTH:
             folders.clear()
         for name in sorted(files):
             n_entries += 1
             if n_entries > MAX_ENTRIES:
                 return
-            split = split_name(name)
-            later_part = split is not None and split.number > 1
-            # A projector is half of a vision model, and no model by itself.
-            if name.endswith(".gguf") and not later_part and "mmproj" not in name.lower():
-                yield Path(folder) / name
+            yield Path(folder) / name
+
+
+def _gguf_files(root: Path) -> Iterator[Path]:
+    for path in _files_below(root):
+        split = split_name(path.name)
+        later_part = split is not None and split.number > 1
+        # A projector is half of a vision model, and no model by itself.
+        if path.name.endswith(".gguf") and not later_part and "mmproj" not in path.name.lower():
+            yield path
 
 
 def _ollama(root: Path) -> Iterator[tuple[Path, ModelId]]:
     manifests = root / "manifests"
-    n_entries = 0
-    for folder, folders, files in os.walk(manifests):
-        depth = len(Path(folder).relative_to(manifests).parts)
-        folders.sort()
-        if depth >= MAX_DEPTH:
-            folders.clear()
-        for tag in sorted(files):
-            n_entries += 1
-            if n_entries > MAX_ENTRIES:
-                return
-            names = (*Path(folder).relative_to(manifests).parts, tag)
-            model_id = _ollama_id(names)
-            blob = _ollama_blob(Path(folder) / tag)
-            if model_id is not None and blob is not None:
-                yield root / "blobs" / f"sha256-{blob}", model_id
+    for path in _files_below(manifests):
+        model_id = _ollama_id(path.relative_to(manifests).parts)
+        blob = _ollama_blob(path)
+        if model_id is not None and blob is not None:
+            yield root / "blobs" / f"sha256-{blob}", model_id
 
 
 def _ollama_id(names: tuple[str, ...]) -> ModelId | None:

@@ -12,10 +12,11 @@ from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import instance_record, instance_records, names_of
 from skulk_tui.cli.failures import failure_of
 from skulk_tui.cli.nearest import unknown_value
+from skulk_tui.cli.outcomes import outcomes_listing
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import InstanceRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.tables import failures_tables, instance_tables, instances_table, outcomes_table
+from skulk_tui.cli.tables import failures_tables, instance_tables, instances_table
 from skulk_tui.cli.verb import group, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_gone, wait_until_ready
 from skulk_tui.client import path_of
@@ -103,14 +104,7 @@ def stop_instances(
             outcomes.append(_outcome(view, "stopped" if wait else "stopping"))
     if errors and len(views) == 1:
         raise errors[0]
-    session.output.show(
-        Listing(
-            kind="outcomes",
-            items=outcomes,
-            tables=(outcomes_table(outcomes),),
-            names=[one.target for one in outcomes],
-        )
-    )
+    session.output.show(outcomes_listing(*outcomes))
     return several_exit_code(errors, len(views))
 
 

@@ -10,10 +10,10 @@ from protocol.cluster_api import ClusterDocument, JoinBody, Joined
 from protocol.control_api import StateDocument
 from protocol.errors import ClientError, ClusterError, SkulkError
 from skulk_tui.cli.cluster_records import JoinRecord
+from skulk_tui.cli.outcomes import outcomes_listing
 from skulk_tui.cli.output import Listing, key_values
 from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.tables import outcomes_table
 from skulk_tui.cli.waiting import pause, progress_line, says_that_it_goes_on, state_of
 from skulk_tui.formatting import joined as joined_names
 
@@ -177,11 +177,7 @@ def _show_loss(session: Session, state: StateDocument, *, discard: bool) -> None
     name = state.members[state.node_id].name if state.node_id in state.members else state.node_id
     loss = f"would give up {_loss(state)}" if discard else f"would join; it has {_loss(state)}"
     record = OutcomeRecord(target=name, outcome=loss)
-    session.output.show(
-        Listing(
-            kind="outcomes", items=(record,), tables=(outcomes_table((record,)),), names=(name,)
-        )
-    )
+    session.output.show(outcomes_listing(record))
 
 
 # ---- Waiting -----------------------------------------------------------------------------------

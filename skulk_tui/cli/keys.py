@@ -9,10 +9,11 @@ from protocol.errors import ClientError
 from protocol.state import SCOPES, Scope
 from skulk_tui.cli.answers import key_record
 from skulk_tui.cli.nearest import unknown_value
+from skulk_tui.cli.outcomes import outcomes_listing
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import KeyRecord, OutcomeRecord
 from skulk_tui.cli.session import Session, parse_duration
-from skulk_tui.cli.tables import keys_table, outcomes_table
+from skulk_tui.cli.tables import keys_table
 from skulk_tui.cli.verb import group, verb
 from skulk_tui.client import path_of
 from skulk_tui.formatting import rfc3339
@@ -121,14 +122,7 @@ def revoke_key(
     session.confirm(f"Revoke {found.key_id} ({found.name})?", yes=yes)
     session.client.delete(path_of("/v1/keys/{}", found.key_id), CommandAccepted)
     outcome = OutcomeRecord(target=found.key_id, outcome="revoked")
-    session.output.show(
-        Listing(
-            kind="outcomes",
-            items=(outcome,),
-            tables=(outcomes_table((outcome,)),),
-            names=(found.key_id,),
-        )
-    )
+    session.output.show(outcomes_listing(outcome))
     return None
 
 

@@ -22,6 +22,7 @@ from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import found_record, model_record, names_of, transfer_record
 from skulk_tui.cli.instances import several_exit_code
 from skulk_tui.cli.nearest import unknown_value
+from skulk_tui.cli.outcomes import outcomes_listing
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import FileRecord, ImportRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
@@ -31,7 +32,6 @@ from skulk_tui.cli.tables import (
     imports_table,
     model_table,
     models_table,
-    outcomes_table,
     transfers_table,
 )
 from skulk_tui.cli.verb import group, verb
@@ -325,14 +325,7 @@ def remove_models(
                     error=error.message,
                 )
             )
-    session.output.show(
-        Listing(
-            kind="outcomes",
-            items=outcomes,
-            tables=(outcomes_table(outcomes),),
-            names=[one.target for one in outcomes],
-        )
-    )
+    session.output.show(outcomes_listing(*outcomes))
     return several_exit_code(errors, len(entries))
 
 
