@@ -30,6 +30,7 @@ from skulk_tui.own_files import read_text, replace_file
 
 CONFIG_FILE: Final = "config.toml"
 CONFIG_MAX_BYTES: Final = 1 << 20
+_NAME: Final = re.compile(r"^[A-Za-z0-9_-]{1,63}\Z")
 _TABLE: Final = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 _CURRENT: Final = re.compile(r"^\s*current\s*=")
 
@@ -190,6 +191,12 @@ def save_profile(config_dir: Path, name: str, profile: Profile) -> None:
     Raises:
         ClientError: `client.usage`: the name is none, or the file cannot be changed.
     """
+    if not _NAME.match(name):
+        raise ClientError(
+            "client.usage",
+            f"{name[:100]!r} is no name for a cluster",
+            remediation="Use 1 to 63 letters, digits, `_` and `-`.",
+        )
     fields = profile.model_dump(mode="json", exclude_defaults=True)
     block = ["", f"[profile.{name}]", *(f"{key} = {json.dumps(fields[key])}" for key in fields)]
     rest = _without(_tables(config_dir), ("profile", name))

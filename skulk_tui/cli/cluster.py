@@ -36,6 +36,7 @@ from skulk_tui.cli.join import join
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing, key_values
 from skulk_tui.cli.records import OutcomeRecord
+from skulk_tui.cli.saved_clusters import add_saved_cluster_verbs
 from skulk_tui.cli.session import Session, parse_duration
 from skulk_tui.cli.suggestions import complete_node, member_of
 from skulk_tui.cli.tables import nodes_table, outcomes_table, reasons_table, status_tables
@@ -59,7 +60,9 @@ def add_cluster_verbs(app: typer.Typer) -> None:
         show_status
     )
     verb(app, "nodes", examples=("skulk nodes", "skulk nodes -o wide"))(list_nodes)
-    cluster = group(app, "cluster", "The cluster: who is in it, inviting, joining, the master.")
+    cluster = group(
+        app, "cluster", "The cluster: who is in it, inviting, joining, the master; saved clusters."
+    )
     _add_views(cluster)
     _add_membership(cluster)
     verb(cluster, "policy", examples=("skulk cluster policy", "skulk cluster policy quorum"))(
@@ -70,6 +73,7 @@ def add_cluster_verbs(app: typer.Typer) -> None:
         "handover",
         examples=("skulk cluster handover", "skulk cluster handover studio"),
     )(hand_over)
+    add_saved_cluster_verbs(cluster)
 
 
 def _add_views(cluster: typer.Typer) -> None:

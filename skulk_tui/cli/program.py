@@ -20,13 +20,15 @@ DISTRIBUTION: Final = "skulkd"
 
 ENVIRONMENT: Final[dict[str, str]] = {
     "SKULK_NODE": "node to ask, as --node takes it",
+    "SKULK_CLUSTER": "saved cluster to ask, as --cluster takes it",
     "SKULK_API_KEY": "API key to show the node",
     "SKULK_API_KEY_FILE": "file that holds the API key, mode 0600",
     "SKULK_OUTPUT": "output format, as -o takes it",
     "SKULK_COLOR": "auto, always or never, as --color takes it",
     "SKULK_TIMEOUT": "budget of a command, as --timeout takes it",
     "SKULK_NO_INPUT": "when set, no question is asked",
-    "SKULK_CONFIG_DIR": "directory of api_key [default: XDG_CONFIG_HOME/skulk, ~/.config/skulk]",
+    "SKULK_CONFIG_DIR": "directory of config.toml and keys"
+    " [default: XDG_CONFIG_HOME/skulk, ~/.config/skulk]",
     "SKULK_STATE_DIR": "directory of crashes and copied text [default: XDG_STATE_HOME/skulk, "
     "~/.local/state/skulk]",
     "SKULK_CLIPBOARD": "how `skulk tui` copies: auto, tmux, osc52, file or off",
