@@ -21,8 +21,8 @@ What holds it together:
 - Time is boot time. A gap of more than `LEASE_S` between two looks ends a master's role before
   anything else is handled, and `is_master` sees the gap itself. In `quorum` a master that has not
   heard a majority for that long decides nothing, claims nothing and keeps nobody from being
-  elected; heard again in time, it goes on in its term. The lease guards answers, not the log: a
-  commit needs a majority anyway.
+  elected; heard again in time, it goes on in its term. Who has followed a higher term does not
+  count as heard. The lease guards answers, not the log: a commit needs a majority anyway.
 - Its own lag is how late `tick` comes. A node that lags suspects others half as fast and campaigns
   only when somebody else has turned out to miss the master too.
 """

@@ -108,19 +108,26 @@ class Sight:
         near = self.near(now=now)
         return all(voter in near or self.peers.is_gone(voter) for voter in self.others())
 
-    def has_lease(self, *, now: float) -> bool:
-        """Say whether a master may go on deciding: in `quorum` a majority must have heard it."""
+    def has_lease(self, number: int, *, now: float) -> bool:
+        """Say whether the master of a term may go on deciding.
+
+        In `quorum` a majority must have heard it and be able to follow it.
+        """
         if self.log.policy != "quorum":
             return True
         voters = self.voters()
-        n_heard = sum(1 for voter in voters if self._renews_lease(voter, now))
+        n_heard = sum(1 for voter in voters if self._renews_lease(voter, number, now))
         return is_majority(n_heard, len(voters))
 
-    def _renews_lease(self, voter: NodeId, now: float) -> bool:
+    def _renews_lease(self, voter: NodeId, number: int, now: float) -> bool:
         if voter == self._me:
             return True
-        silent_s = self.peers.silent_s(voter, now=now)
-        return silent_s is not None and silent_s <= LEASE_S and self.peers.hears_us(voter)
+        heartbeat, silent_s = self.peers.heartbeat(voter), self.peers.silent_s(voter, now=now)
+        if heartbeat is None or silent_s is None or silent_s > LEASE_S:
+            return False
+        has_other = heartbeat.number > number and heartbeat.master not in {None, self._me}
+        # Back among those who have followed a higher term, a master would decide for nobody.
+        return self.peers.hears_us(voter) and not has_other and heartbeat.position.term <= number
 
     def follows(self, voter: NodeId, pair: TermPair, *, now: float) -> bool:
         """Say whether a node that is alive follows this term."""

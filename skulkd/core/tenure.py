@@ -89,7 +89,7 @@ class Tenure:
 
     def has_lease_changed(self, *, now: float) -> bool:
         """On the master: say, once, that it has lost its lease or has it again."""
-        if self._sight.has_lease(now=now) == self._had_lease:
+        if self._has_lease(now=now) == self._had_lease:
             return False
         self._had_lease = not self._had_lease
         return True
@@ -97,7 +97,11 @@ class Tenure:
     def is_leading(self, *, now: float) -> bool:
         """Say whether this node is master, awake, and within its lease; true to the moment."""
         is_awake = now - self._sight.looked_s <= LEASE_S
-        return self._role == "master" and is_awake and self._sight.has_lease(now=now)
+        return is_awake and self._has_lease(now=now)
+
+    def _has_lease(self, *, now: float) -> bool:
+        number = self.led_number
+        return number is not None and self._sight.has_lease(number, now=now)
 
     def term(self, *, now: float) -> TermPair | None:
         """Give the term that is led or followed; None without a living master."""

@@ -12,6 +12,7 @@ import errno
 import pytest
 
 from protocol.errors import SkulkError
+from protocol.peer_messages import TermPair
 from protocol.state import Policy
 from skulkd.cluster.simulated import NetworkFaults
 from skulkd.runtime.tasks import sleep
@@ -20,6 +21,9 @@ from tests.support.elected_nodes import ElectedCluster, ElectedNode, chance
 
 N_SEEDS = 300
 N_STEPS = 14
+LOOK_S = 0.5
+REPLACED_S = 3.5
+"""As `simulated_cluster_ledger` says it, of whom messages take up to 0.3 s."""
 
 
 class History:
@@ -47,7 +51,7 @@ class History:
     async def run(self) -> None:
         await self.cluster.start()
         for _ in range(N_STEPS):
-            await sleep(self.rng.choice((0.05, 0.5, 1.5, 3.0, 7.0)))
+            await self.pass_time(self.rng.choice((0.05, 0.5, 1.5, 3.0, 7.0)))
             await self.step()
             self.write()
             self.check()
@@ -58,6 +62,13 @@ class History:
         (master,) = self.cluster.masters()
         assert all(node.mastership.term == master.mastership.term for node in self.cluster.on())
         await self.cluster.close()
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass, and look now and then."""
+        end_s = asyncio.get_running_loop().time() + seconds
+        while (left_s := end_s - asyncio.get_running_loop().time()) > 0:
+            await sleep(min(left_s, LOOK_S))
+            self.check()
 
     async def step(self) -> None:
         node = self.rng.choice(tuple(self.cluster.nodes.values()))
@@ -137,8 +148,14 @@ class History:
             if node.mastership.is_master:
                 assert term is not None
                 assert node.log.leads == term
+                assert self.policy != "quorum" or not self.is_replaced(term), self.cluster.story()
             elif term is not None and term.master != node.node_id:
                 assert node.log.follows == term
+
+    def is_replaced(self, term: TermPair) -> bool:
+        """Say whether a higher term was won long ago."""
+        limit_s = asyncio.get_running_loop().time() - REPLACED_S
+        return any(pair > term and won_s < limit_s for won_s, pair in self.cluster.elections)
 
     async def mend(self) -> None:
         self.note("mend")

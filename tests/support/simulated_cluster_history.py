@@ -327,6 +327,7 @@ class ClusterHistory:
 
     def _check(self) -> None:
         """Hold what must hold at every moment."""
+        self._ledger.look()
         for box in self.boxes.values():
             self._problems.extend(box.lasting())
         for fate in self._fates:

@@ -1,8 +1,9 @@
 """What the nodes of a simulated cluster have shown and promised, and what does not fit together."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from protocol.commands import Command, CommandReply
 from protocol.events import Event, SequencedEvent
@@ -12,6 +13,10 @@ from skulkd.core.apply import repeated
 from tests.support.durable_words import DurableWords
 from tests.support.simulated_cluster_story import ClusterStory
 from tests.support.simulated_node import SimulatedNode
+
+REPLACED_S: Final = 3.5
+"""In `quorum`, a master knows that it may not decide so long after another was elected: those who
+voted for that one miss it by then, and it has not heard otherwise for as long as its lease."""
 
 _Shown = tuple[int, int, CommandId | None, Event]
 """An event as a replica showed it: term, stamp, cause, and what it says."""
@@ -61,6 +66,10 @@ class Ledger:
         """Of each node, as far as its log is still the one that it showed."""
         self._leads: dict[tuple[ClusterId, int], set[tuple[NodeId, int]]] = {}
         """Who has led each term number, in which life."""
+        self._newest: dict[ClusterId, tuple[TermPair, float]] = {}
+        """The highest term that was won, and when."""
+        self._older: dict[int, int] = {}
+        """Of a master: the last event of an earlier term that it has shown, and none since."""
         self._settled: dict[int, TermPair] = {}
         """The last term of a majority that each node obeyed."""
         self._promises: dict[CommandId, _Promise] = {}
@@ -85,6 +94,7 @@ class Ledger:
         place = (node.identity.cluster_id, sequenced.seq)
         shown = (sequenced.term, sequenced.at_ms, sequenced.command_id, sequenced.event)
         self._views[node.world.number][place] = shown
+        self._note_older(node, sequenced)
         before = self._agreed.setdefault(place, shown)
         if before != shown:
             if self._is_strict:
@@ -125,6 +135,31 @@ class Ledger:
         shown = self._agreed.get((promise.cluster_id, promise.seq))
         return shown is not None and shown[2] == promise.command_id
 
+    def look(self) -> None:
+        """Hold what must hold between any two turns of the loop."""
+        if not self._is_quorum:
+            return
+        for number, seq in self._older.items():
+            self.problems.append(f"box-{number} leads, and took seq {seq} of an earlier term alone")
+        now_s = asyncio.get_running_loop().time()
+        for node in self._nodes():
+            pair, is_master = node.rooms.mastership.term, node.rooms.mastership.is_master
+            newest = self._newest.get(node.identity.cluster_id)
+            if not is_master or pair is None or newest is None:
+                continue
+            if pair < newest[0] and now_s - newest[1] > REPLACED_S:
+                self.problems.append(f"{node.world.name} decides in {pair}, after {newest}")
+
+    def _note_older(self, node: SimulatedNode, sequenced: SequencedEvent) -> None:
+        """See that a master takes earlier terms as committed together with an event of its own."""
+        pair = node.rooms.mastership.term
+        leads = pair is not None and pair.master == node.world.node_id
+        is_older = pair is not None and sequenced.term < pair.number
+        if leads and is_older and len(node.rooms.log.appended.members) > 1:
+            self._older[node.world.number] = sequenced.seq
+        else:
+            self._older.pop(node.world.number, None)
+
     def _on_mastership(self, node: SimulatedNode) -> None:
         mastership = node.rooms.mastership
         pair = mastership.term
@@ -138,6 +173,9 @@ class Ledger:
         """See that a number is led once: by one node in `quorum`, and never by two of its lives."""
         leads = self._leads.setdefault((node.identity.cluster_id, pair.number), set())
         leads.add((node.world.node_id, node.world.n_lives))
+        newest = self._newest.get(node.identity.cluster_id)
+        if newest is None or pair > newest[0]:
+            self._newest[node.identity.cluster_id] = pair, asyncio.get_running_loop().time()
         nodes = {node_id for node_id, _ in leads}
         if len(nodes) < len(leads) or (self._is_quorum and len(nodes) > 1):
             self.problems.append(f"term {pair.number} is led by {sorted(leads)}")

@@ -249,6 +249,19 @@ def test_in_quorum_a_master_goes_on_in_its_term_when_it_is_heard_again() -> None
     assert not [e for e in bench.effects if isinstance(e, Lead | Rest)]
 
 
+def test_in_quorum_voters_that_have_followed_a_higher_term_keep_no_master_of_a_lower_one() -> None:
+    bench = a_master(policy="quorum")
+    bench.wait(4.0)
+    bench.beat(2, term=3, master=3)
+    assert not bench.machine.is_master(now=bench.now), "it follows another"
+    bench.wait(0.3)
+    bench.beat(2, term=3, position=LogPosition(3, 12, 3, 12))
+    assert not bench.machine.is_master(now=bench.now), "it has its events, and can go back no more"
+    bench.wait(0.3)
+    bench.beat(2, term=3)
+    assert bench.machine.is_master(now=bench.now), "it only knows of a higher number"
+
+
 def test_in_quorum_a_master_that_asks_in_vain_is_known_to_hear_by_the_trial_that_it_gets() -> None:
     bench = a_master(policy="quorum")
     bench.wait(4.0)
