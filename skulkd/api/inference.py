@@ -320,7 +320,7 @@ class ChatService:
     async def _relay(
         self, frames: AsyncIterator[Frame], call: ChatCall, stream: "_OpenStream"
     ) -> None:
-        task, kept = call.task, stream.kept
+        task, kept, pace = call.task, stream.kept, stream.kept.pace
         encoder = ChatStream(
             command_id=task.command_id,
             model_id=task.model_id,
@@ -331,8 +331,8 @@ class ChatService:
         async for frame in frames:
             if isinstance(frame, Chunk):
                 kept.put(encoder.chunk(frame))
-                if kept.is_full:
-                    await kept.room()
+                if pace.is_full:
+                    await pace.room()
             elif isinstance(frame, Finished):
                 kept.put_last(encoder.finish(frame))
             elif isinstance(frame, Failed):

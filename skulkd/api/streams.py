@@ -47,6 +47,12 @@ class KeptStream:
         live: The connection that it was opened by; None for one of a session.
     """
 
+    __slots__ = (
+        "_events", "_first", "_forgotten_bytes", "_forward", "_is_abandoned", "_left_bytes",
+        "_live", "_max_bytes", "_n_bytes", "_readers", "_room", "command_id", "ended_at_s",
+        "is_done", "owner", "unread_since_s",
+    )  # fmt: skip
+
     def __init__(
         self, command_id: CommandId, owner: str, limits: KeepLimits, live: EventStream | None
     ) -> None:
@@ -54,13 +60,14 @@ class KeptStream:
         self.owner: Final = owner
         self._max_bytes: Final = limits.stream_bytes
         self._live: Final = live
+        self._forward = None if live is None else live.put
         self._events: list[bytes] = []
         self._first = 0
         """How many events are no longer kept."""
         self._n_bytes = 0
         """Of those that are, with what they cost."""
-        self._said_bytes = 0
-        """Of all events so far, the same way."""
+        self._forgotten_bytes = 0
+        """Of those that are not, the same way."""
         self._readers: set[StreamReader] = set()
         self._left_bytes = 0
         """Up to where the last reader had read when it went."""
@@ -87,18 +94,21 @@ class KeptStream:
         """It ends with the HTTP connection that it was opened by."""
         return self._live is not None
 
+    @property
+    def pace(self) -> "EventStream | KeptStream":
+        """Who says when the producer should wait: the connection, or the slowest reader."""
+        return self if self._live is None else self._live
+
     # ---- What its producer calls ----
 
     def put(self, event: bytes) -> None:
         """Add an event, `data: JSON` and a blank line."""
         self._events.append(event)
-        size = len(event) + _EVENT_COST_BYTES
-        self._said_bytes += size
-        self._n_bytes += size
+        self._n_bytes += len(event) + _EVENT_COST_BYTES
         if self._n_bytes > self._max_bytes:
             self._shrink(self._max_bytes - self._max_bytes // 4)
-        if self._live is not None:
-            self._live.put(event)
+        if self._forward is not None:
+            self._forward(event)
         if self._readers:
             self._tell()
 
@@ -122,9 +132,7 @@ class KeptStream:
 
     @property
     def is_full(self) -> bool:
-        """So much waits for its readers that the producer should wait for `room`."""
-        if self._live is not None:
-            return self._live.is_full
+        """So much waits for its readers that the producer of `pace` should wait for `room`."""
         if self._is_abandoned:
             return False
         read_bytes = min((one.read_bytes for one in self._readers), default=self._left_bytes)
@@ -132,9 +140,6 @@ class KeptStream:
 
     async def room(self) -> None:
         """Wait until the readers have taken what waits, or it is given up."""
-        if self._live is not None:
-            await self._live.room()
-            return
         while self.is_full:
             self._room = asyncio.Event()
             await self._room.wait()
@@ -210,12 +215,18 @@ class KeptStream:
         self._shrink(0)
 
     def _shrink(self, max_bytes: int) -> None:
+        before_bytes = self._n_bytes
         n_gone = 0
         while self._n_bytes > max_bytes and n_gone < len(self._events):
             self._n_bytes -= len(self._events[n_gone]) + _EVENT_COST_BYTES
             n_gone += 1
         del self._events[:n_gone]
         self._first += n_gone
+        self._forgotten_bytes += before_bytes - self._n_bytes
+
+    @property
+    def _said_bytes(self) -> int:
+        return self._forgotten_bytes + self._n_bytes
 
     def _tell(self) -> None:
         for reader in tuple(self._readers):
