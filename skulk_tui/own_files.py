@@ -1,13 +1,13 @@
 """The operator's own files: where they lie, and how they are replaced whole or not at all."""
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from protocol.errors import ClientError
 
+CONFIG_FILE: Final = "config.toml"
 _PRIVATE_DIRECTORY: Final = 0o700
 
 
@@ -33,6 +33,14 @@ def state_dir(environ: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path("~/.local/state").expanduser()) / "skulk"
 
 
+def may_exist(path: Path) -> bool:
+    """Say whether a file is there; one that cannot be looked for is, so that reading it says why."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file that only its owner can read; whoever reads meanwhile sees the old one whole.
 
@@ -51,6 +59,8 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def _write_and_rename(path: Path, text: str) -> None:
+    import tempfile
+
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     written = Path(name)
     try:

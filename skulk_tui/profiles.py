@@ -26,9 +26,8 @@ from pydantic_core import ErrorDetails
 from protocol.control_api import ControlModel
 from protocol.errors import ClientError
 from skulk_tui.cli.nearest import nearest
-from skulk_tui.own_files import read_text, replace_file
+from skulk_tui.own_files import CONFIG_FILE, read_text, replace_file
 
-CONFIG_FILE: Final = "config.toml"
 CONFIG_MAX_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"^[A-Za-z0-9_-]{1,63}\Z")
 _TABLE: Final = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")

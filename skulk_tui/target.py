@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from protocol.errors import ClientError
-from skulk_tui.profiles import key_path, read_config
+from skulk_tui.own_files import CONFIG_FILE, may_exist
 
 DEFAULT_PORT: Final = 52415
 DEFAULT_NODE: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -100,10 +100,19 @@ def resolve_target(
     if environ.get("SKULK_CLUSTER"):
         name = environ["SKULK_CLUSTER"]
         return _at_profile(name, "SKULK_CLUSTER", environ, config_dir, insecure=insecure)
-    current = read_config(config_dir).current
+    current = _current_profile(config_dir)
     if current is not None:
         return _at_profile(current, "current profile", environ, config_dir, insecure=insecure)
     return _at_node(DEFAULT_NODE, "default", environ, config_dir, insecure=insecure)
+
+
+def _current_profile(config_dir: Path) -> str | None:
+    # Most machines have no such file, and what reads it takes a while to load.
+    if not may_exist(config_dir / CONFIG_FILE):
+        return None
+    from skulk_tui.profiles import read_config
+
+    return read_config(config_dir).current
 
 
 def _at_node(
@@ -122,6 +131,8 @@ def _at_node(
 def _at_profile(
     name: str, rule: str, environ: Mapping[str, str], config_dir: Path, *, insecure: bool
 ) -> Target:
+    from skulk_tui.profiles import key_path, read_config
+
     profile = read_config(config_dir).named(name, rule)
     urls = [parse_node_url(seed, f"a seed of the profile {name}") for seed in profile.seeds]
     url, *seeds = dict.fromkeys(urls)

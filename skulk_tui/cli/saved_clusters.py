@@ -1,6 +1,7 @@
 """`skulk cluster list | use | save | forget | trust`: clusters by name, on this machine alone.
 
-No node is asked, but by `trust`: these work with nothing in reach.
+No node is asked, but by `trust`: these work with nothing in reach. What reads the file is loaded by
+the verb that wants it, as every start of `skulk` would pay for it.
 """
 
 from collections.abc import Sequence
@@ -8,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from protocol.errors import ClientError
 from skulk_tui.cli.output import Column, Listing, Table
@@ -18,14 +18,6 @@ from skulk_tui.cli.tables import outcomes_table
 from skulk_tui.cli.verb import verb
 from skulk_tui.formatting import UNKNOWN
 from skulk_tui.own_files import replace_file
-from skulk_tui.profiles import (
-    Profile,
-    key_path,
-    read_config,
-    remove_profile,
-    save_profile,
-    use_profile,
-)
 from skulk_tui.target import check_key, parse_node_url
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A saved cluster.")]
@@ -75,6 +67,8 @@ def add_saved_cluster_verbs(cluster: typer.Typer) -> None:
 
 def list_clusters(session: Session) -> int | None:
     """List the clusters that are saved on this machine; no node is asked."""
+    from skulk_tui.profiles import key_path, read_config
+
     config = read_config(session.config_dir)
     records = [
         SavedClusterRecord(
@@ -107,6 +101,8 @@ def use_cluster(
     """Ask a saved cluster from now on, where neither an option nor a variable names another."""
     if (name is None) is not none:
         raise ClientError("client.usage", "give either the name of a saved cluster, or --none")
+    from skulk_tui.profiles import use_profile
+
     use_profile(session.config_dir, name)
     _done(session, name or "none", "is asked from now on" if name else "no cluster is current")
     return None
@@ -126,6 +122,10 @@ def save_cluster(
     ] = False,
 ) -> int | None:
     """Save a cluster under a name, or replace the one of that name."""
+    from pydantic import ValidationError
+
+    from skulk_tui.profiles import Profile, key_path, save_profile
+
     for seed in seeds:
         parse_node_url(seed, f"the address {seed!r}")
     try:
@@ -148,6 +148,8 @@ def save_cluster(
 
 def forget_cluster(session: Session, name: NameArgument) -> int | None:
     """Forget a saved cluster and its key; the cluster itself is not touched."""
+    from skulk_tui.profiles import key_path, remove_profile
+
     remove_profile(session.config_dir, name)
     key_path(session.config_dir, name).unlink(missing_ok=True)
     _done(session, name, "forgotten")

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ClientError
+from skulk_tui.own_files import CONFIG_FILE
 from skulk_tui.profiles import (
-    CONFIG_FILE,
     Profile,
     key_path,
     parse_config,
