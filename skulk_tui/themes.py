@@ -163,6 +163,8 @@ _LIGHT: Final = _house(
 _PLAIN: Final = "ansi_default"
 _CURSOR: Final = {
     # The terminal's own colours are not known: only changing its two round is sure to be read.
+    "ansi-background": _PLAIN,
+    "ansi-foreground": _PLAIN,
     "block-cursor-foreground": _PLAIN,
     "block-cursor-background": _PLAIN,
     "block-cursor-text-style": "reverse",

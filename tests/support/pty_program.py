@@ -89,13 +89,17 @@ class PtyProgram:
         self._streams = dict(streams or {})
         self._mark = 0
 
+    def replace_stream(self, number: int, descriptor: int) -> None:
+        """Give the program something else than the terminal as stdin, stdout or stderr."""
+        self._streams[number] = descriptor
+
     def __enter__(self) -> Self:
         self._ours, self._theirs = os.openpty()
         self.resize(*self._size)
         self.attributes_before = self.attributes
         self._process = subprocess.Popen(
             [sys.executable, "-c", _TAKE_TERMINAL, *self._argv],
-            stdin=self._theirs,
+            stdin=self._streams.get(0, self._theirs),
             stdout=self._streams.get(1, self._theirs),
             stderr=self._streams.get(2, self._theirs),
             env=self._environ,
@@ -145,6 +149,10 @@ class PtyProgram:
                 view = view[os.write(self._ours, view[:512]) :]
             assert time.monotonic() < deadline, f"{len(view)} of {len(data)} bytes were not taken"
 
+    def type_unread(self, data: bytes) -> None:
+        """Type a few bytes and read nothing."""
+        os.write(self._ours, data)
+
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the program alone."""
         self._process.send_signal(number)
@@ -158,7 +166,7 @@ class PtyProgram:
         """What was read since the mark."""
         return self.output[self._mark :]
 
-    def read_until(self, needle: bytes, *, within_s: float = 20.0) -> bytes:
+    def read_until(self, needle: bytes, *, within_s: float = 10.0) -> bytes:
         """Read until what came since the mark holds `needle`, and give that."""
         deadline = time.monotonic() + within_s
         while needle not in self.since_mark:
@@ -196,7 +204,7 @@ class PtyProgram:
             time.sleep(step_s)
         return len(self.output) - before
 
-    def wait(self, *, within_s: float = 20.0) -> int:
+    def wait(self, *, within_s: float = 10.0) -> int:
         """Read until the program has ended, and all it wrote after that; gives its exit code."""
         deadline = time.monotonic() + within_s
         while self._process.poll() is None:
@@ -208,7 +216,7 @@ class PtyProgram:
             pass
         return self._process.wait(timeout=1)
 
-    def wait_unread(self, *, within_s: float = 20.0) -> int:
+    def wait_unread(self, *, within_s: float = 10.0) -> int:
         """Wait for the end without reading a byte."""
         return self._process.wait(timeout=within_s)
 

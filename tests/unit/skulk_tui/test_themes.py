@@ -2,7 +2,7 @@ from itertools import product
 
 import pytest
 from textual.color import Color
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from skulk_tui.themes import GROUNDS, PAIRS, TEXT, THEMES
 
@@ -70,3 +70,9 @@ def test_states_differ_in_colour_where_there_is_any() -> None:
 
 def test_each_theme_has_a_name_of_its_own() -> None:
     assert len({theme.name for theme in THEMES.values()}) == len(THEMES)
+
+
+def test_no_variable_is_missing_that_a_style_sheet_may_use() -> None:
+    for theme in THEMES.values():
+        counterpart = BUILTIN_THEMES["ansi-dark" if theme.ansi else "textual-dark"]
+        assert variables(counterpart).keys() - variables(theme).keys() == set()
