@@ -42,6 +42,7 @@ from skulkd.api.errors import error_reply
 from skulkd.api.http import Reply, Request
 from skulkd.api.json_body import check_size
 from skulkd.api.session_frames import answer_frame, refused_frame, stream_frame
+from skulkd.api.session_logs import LogReaders
 from skulkd.api.session_ports import Door, Socket
 from skulkd.api.session_subscriptions import SubscriptionParts, Subscriptions
 from skulkd.api.session_topics import RowTopics
@@ -67,6 +68,7 @@ class SessionParts:
     deps: ApiDependencies
     door: Door
     topics: RowTopics
+    log_readers: LogReaders
     on_opened: Callable[["Session"], None]
     on_over: Callable[["Session"], None]
 
@@ -118,6 +120,7 @@ class Session:
             SubscriptionParts(
                 deps=parts.deps,
                 topics=parts.topics,
+                log_readers=parts.log_readers,
                 read_logs=self._read_logs,
                 on_change=self._pump_soon,
                 on_end=self._end_subscription,

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final, final
 
 from protocol.cluster_api import LogLineView, LogsDocument
-from protocol.errors import ErrorCode, SkulkError
+from protocol.errors import ErrorCode, RequestError, SkulkError
 from protocol.events import SequencedEvent
 from protocol.ids import CommandId, NodeId
 from protocol.session import Subscribe, TimelineEntry
@@ -24,6 +24,8 @@ LOOK_ELSEWHERE_S: Final = 1.0
 LOOK_FOR_COMMAND_S: Final = 2.0
 RETRY_S: Final = 2.0
 PAGE_LINES: Final = 500
+MAX_READERS: Final = 32
+"""Of all sessions together: each looks now and then, and a command on all nodes."""
 MAX_WAITING: Final = 1000
 """Entries of a command that wait to be sent."""
 GATHER_S: Final = 1.5
@@ -38,6 +40,33 @@ ReadLogs = Callable[[Mapping[str, str]], Awaitable[LogsDocument]]
 """Asks `GET /v1/logs` with these query fields; raises what it answers instead."""
 OnEnd = Callable[[SkulkError], None]
 """Called when the source cannot be read any more."""
+
+
+@final
+class LogReaders:
+    """Counts the subscriptions that look at logs, over all sessions."""
+
+    def __init__(self) -> None:
+        self.n_readers = 0
+
+    def enter(self) -> None:
+        """Count one more.
+
+        Raises:
+            RequestError: `request.overloaded`.
+        """
+        if self.n_readers >= MAX_READERS:
+            raise RequestError(
+                "request.overloaded",
+                f"{MAX_READERS} sessions follow logs or commands of this node already",
+                remediation="End some of them, or attach to another node.",
+                retry_after_s=5,
+            )
+        self.n_readers += 1
+
+    def leave(self) -> None:
+        """Count one less."""
+        self.n_readers -= 1
 
 
 @final

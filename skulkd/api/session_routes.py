@@ -8,6 +8,7 @@ from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Request, UpgradeReply
 from skulkd.api.interrupt import stopping
 from skulkd.api.session import Session, SessionParts
+from skulkd.api.session_logs import LogReaders
 from skulkd.api.session_ports import Door
 from skulkd.api.session_topics import RowTopics
 
@@ -26,6 +27,7 @@ class SessionRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._topics = RowTopics(deps)
+        self._log_readers = LogReaders()
         self._sessions: set[Session] = set()
         self.door: Door | None = None
         """The API behind the sessions; set by the app, which is made of routes."""
@@ -78,6 +80,7 @@ class SessionRoutes:
             deps=self._deps,
             door=self.door,
             topics=self._topics,
+            log_readers=self._log_readers,
             on_opened=self._sessions.add,
             on_over=self._sessions.discard,
         )

@@ -19,8 +19,8 @@ from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Reply
 from skulkd.api.node_names import find_node
 from skulkd.api.session_frames import is_error, lines_frame, rows_frame
-from skulkd.api.session_lines import EventLines, LineSource
-from skulkd.api.session_logs import CommandLines, LogLines
+from skulkd.api.session_lines import EventLines, LineBatch, LineSource
+from skulkd.api.session_logs import CommandLines, LogLines, LogReaders
 from skulkd.api.session_rows import CLUSTER_KEY
 from skulkd.api.session_topics import RowFeed, RowTopics
 from skulkd.core.row_table import Place
@@ -37,6 +37,7 @@ class SubscriptionParts:
 
     deps: ApiDependencies
     topics: RowTopics
+    log_readers: LogReaders
     read_logs: Callable[[str], Awaitable[Reply]]
     """Asks `GET /v1/logs` with a query string."""
     on_change: Callable[[], None]
@@ -134,19 +135,19 @@ class Subscriptions:
             case "events":
                 source: LineSource = EventLines(deps.state, wish, on_change)
             case "logs":
-                source = self._logs(wish, on_change)
+                source = _Counted(self._parts.log_readers, partial(self._logs, wish, on_change))
             case "command":
-                assert wish.command_id is not None  # ruff: ignore[assert]  `_check` has seen to it
-                source = CommandLines(
-                    self._read_logs,
-                    deps.state,
-                    wish.command_id,
-                    tasks=deps.tasks,
-                    on_change=on_change,
-                )
+                source = _Counted(self._parts.log_readers, partial(self._command, wish, on_change))
             case _:
                 return _RowFollower(wish, wish.topic, self._parts, on_change)
         return _LineFollower(wish.id, source, deps.clock.wall_ms)
+
+    def _command(self, wish: Subscribe, on_change: Callable[[], None]) -> CommandLines:
+        deps = self._parts.deps
+        assert wish.command_id is not None  # ruff: ignore[assert]  `_check` has seen to it
+        return CommandLines(
+            self._read_logs, deps.state, wish.command_id, tasks=deps.tasks, on_change=on_change
+        )
 
     def _logs(self, wish: Subscribe, on_change: Callable[[], None]) -> LogLines:
         deps = self._parts.deps
@@ -272,6 +273,33 @@ class _LineFollower:
     def close(self) -> None:
         """Follow no more."""
         self._source.close()
+
+
+@final
+class _Counted:
+    """A source that is one of so many.
+
+    Raises:
+        SkulkError: There are too many, or it cannot be made.
+    """
+
+    def __init__(self, readers: LogReaders, make: Callable[[], LineSource]) -> None:
+        readers.enter()
+        try:
+            self._source = make()
+        except BaseException:
+            readers.leave()
+            raise
+        self._leave = readers.leave
+
+    def take(self, *, is_skipping: bool) -> LineBatch | None:
+        """Give what is new since the last call; see `LineSource`."""
+        return self._source.take(is_skipping=is_skipping)
+
+    def close(self) -> None:
+        """Watch no more; called once."""
+        self._source.close()
+        self._leave()
 
 
 _Field = Literal["node", "instance_id", "command_id"]

@@ -504,3 +504,21 @@ def test_a_command_is_told_by_its_events_and_the_log_lines_of_its_nodes() -> Non
             assert api.daemon.logs.asked[-1].command_id == command_id
 
     with_api(story)
+
+
+def test_so_many_follow_logs_over_all_sessions_and_no_more() -> None:
+    async def story(api: Api) -> None:
+        async with session_with(api.port) as one:
+            for _ in range(32):
+                await one.subscribe("logs", backlog=0)
+            async with session_with(api.port) as other:
+                number = await other.subscribe("logs")
+                ended = await other.next("ended")
+                assert ended["error"]["code"] == "request.overloaded"
+                await one.send(type="unsubscribe", id=1)
+                await one.next("ended")
+                await other.send(type="unsubscribe", id=number)
+                await other.subscribe("logs")
+                assert (await other.next("lines"))["items"]
+
+    with_api(story)
