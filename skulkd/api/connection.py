@@ -35,6 +35,8 @@ _REASONS: Final = {
 }
 
 
+_CONTINUE: Final = b"HTTP/1.1 100 "
+
 _MAX_PIPELINED: Final = 16
 """Requests that wait for the one being served. Clients that pipeline at all send a handful."""
 
@@ -63,6 +65,41 @@ class SharedState(ServerState):
     def __init__(self) -> None:
         super().__init__()
         self.date_s = -1
+
+
+@final
+class _HeadWithBody:
+    """A response's way out: its head is held back until the first of its body, and leaves with it.
+
+    Both are written one right after the other: as two writes they cost a system call more, and wake
+    the client twice.
+    """
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        """None before it, empty once it is out."""
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes of the response."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif self._head is None and not data.startswith(_CONTINUE):
+            self._head = data
+            return
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Whether the connection ends."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """End the connection after what has been written."""
+        if self._head:
+            self.write(b"")
+        self._transport.close()
 
 
 @final
@@ -113,7 +150,7 @@ class GuardedHttp(HttpToolsProtocol):
         What uvicorn's `send` does with a piece, without a coroutine and a dictionary for each.
         """
         if self.cycle.chunked_encoding and not self.cycle.disconnected:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self.cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     def abort(self) -> None:
         """Drop the connection without sending what is still buffered."""
@@ -226,6 +263,10 @@ class GuardedHttp(HttpToolsProtocol):
         self._head_bytes = 0
         self._stamp()
         super().on_headers_complete()
+        cycle = self.cycle
+        # A response without a body is all head, and an upgraded connection has no response.
+        if cycle and cycle.transport is self.transport and self.scope["method"] != "HEAD":
+            cycle.transport = _HeadWithBody(self.transport)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body, or drop it where it has been refused."""

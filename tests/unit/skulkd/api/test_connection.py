@@ -157,3 +157,60 @@ def test_every_limit_survives_a_low_limit_of_descriptors(
     monkeypatch.setattr(server.resource, "getrlimit", _few)
     kept = server._within_descriptors(given)  # pyright: ignore[reportPrivateUsage] - its only use is at start
     assert kept == replace(given, max_connections=1024 - 256)
+
+
+# ---- What leaves together ----------------------------------------------------------------------
+
+
+class Pieces(asyncio.Protocol):
+    """A client that keeps what each read gives."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def data_received(self, data: bytes) -> None:
+        self.pieces.append(data)
+
+
+async def pieces_of(api: Api, *requests: bytes) -> list[bytes]:
+    """Ask on one connection, each time once the last answer has been there for a while."""
+    transport, client = await asyncio.get_running_loop().create_connection(
+        Pieces, "127.0.0.1", api.port
+    )
+    for number, request in enumerate(requests, start=1):
+        transport.write(request)
+        await until(lambda number=number: len(client.pieces) >= number)
+        await asyncio.sleep(0.05)
+    transport.close()
+    return client.pieces
+
+
+def test_the_head_of_an_answer_leaves_with_its_body() -> None:
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = plain_answer("hello")
+        chat = request_bytes("POST", CHAT, chat_body())
+        pieces = await pieces_of(api, HEALTH, chat, HEALTH)
+        assert [piece.startswith(b"HTTP/1.1 200") for piece in pieces] == [True] * 3
+        assert [piece.endswith(b"}") for piece in pieces] == [True] * 3
+
+    with_api(story)
+
+
+def test_a_head_that_has_no_body_leaves_too() -> None:
+    async def story(api: Api) -> None:
+        (piece,) = await pieces_of(api, HEALTH.replace(b"GET", b"HEAD"))
+        assert piece.endswith(b"\r\n\r\n")
+
+    with_api(story)
+
+
+def test_a_client_that_asks_whether_to_go_on_is_told_to() -> None:
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = plain_answer("hello")
+        request = request_bytes("POST", CHAT, chat_body(), "expect: 100-continue\r\n")
+        head, _, body = request.partition(b"\r\n\r\n")
+        first, second = await pieces_of(api, head + b"\r\n\r\n", body)
+        assert first == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert second.startswith(b"HTTP/1.1 200")
+
+    with_api(story)
