@@ -9,7 +9,7 @@ import pytest
 
 from protocol.data_frames import Chunk, Started
 from skulkd.api import connection, server
-from skulkd.api.connection import ConnectionLimits
+from skulkd.api.connection import ConnectionLimits, GuardedHttp
 from skulkd.api.sse import StreamLimits
 from tests.support.api_harness import CHAT, Api, chat_body, request_bytes, until, with_api
 from tests.support.fake_ports import plain_answer
@@ -185,13 +185,35 @@ async def pieces_of(api: Api, *requests: bytes) -> list[bytes]:
     return client.pieces
 
 
-def test_the_head_of_an_answer_leaves_with_its_body() -> None:
+def test_the_head_of_an_answer_leaves_with_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+
+    class Counted:
+        """A connection's transport that keeps what each write was given."""
+
+        def __init__(self, transport: asyncio.Transport) -> None:
+            self._transport = transport
+
+        def write(self, data: bytes) -> None:
+            written.append(data)
+            self._transport.write(data)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._transport, name)
+
+    made = GuardedHttp.connection_made
+
+    def count(connection: GuardedHttp, transport: asyncio.Transport) -> None:
+        made(connection, Counted(transport))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(GuardedHttp, "connection_made", count)
+
     async def story(api: Api) -> None:
         api.daemon.inference.script = plain_answer("hello")
         chat = request_bytes("POST", CHAT, chat_body())
-        pieces = await pieces_of(api, HEALTH, chat, HEALTH)
-        assert [piece.startswith(b"HTTP/1.1 200") for piece in pieces] == [True] * 3
-        assert [piece.endswith(b"}") for piece in pieces] == [True] * 3
+        await pieces_of(api, HEALTH, chat, HEALTH)
+        assert [one.startswith(b"HTTP/1.1 200") for one in written] == [True] * 3
+        assert [one.endswith(b"}") for one in written] == [True] * 3
 
     with_api(story)
 
