@@ -4,6 +4,7 @@ A tone says what a text means. What it looks like is the theme's business, and a
 colours shows the same text: state is always a word too.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -117,6 +118,39 @@ def spread(left: Line, right: Line, width: int, *, fill: str = " ", tone: Tone =
     left = cut(left, room - 1 if right and room > 0 else room)
     gap = width - width_of(left) - width_of(right)
     return (*left, Span(fill * gap, tone), *right) if gap > 0 else (*left, *right)
+
+
+def wrapped(content: Line, width: int) -> Sequence[Line]:
+    """Break a line at blanks into pieces of at most `width` cells; a longer word is broken too."""
+    if width_of(content) <= width:
+        return (content,)
+    rows: list[list[Span]] = [[]]
+    room = width
+    for part in content:
+        for word in re.split(r"(?<= )", part.text):
+            text = word
+            if cell_len(text.rstrip()) > room and rows[-1]:
+                rows.append([])
+                room = width
+            while cell_len(text) > width:
+                n = max(1, _fitting(text, width))
+                rows[-1].append(Span(text[:n], part.tone))
+                rows.append([])
+                text, room = text[n:], width
+            rows[-1].append(Span(text, part.tone))
+            room -= cell_len(text)
+    return tuple(tuple(row) for row in rows)
+
+
+def _fitting(text: str, width: int) -> int:
+    """Count the characters of a text that fit a width."""
+    n, used = 0, 0
+    for character in text:
+        used += cell_len(character)
+        if used > width:
+            break
+        n += 1
+    return n
 
 
 def joined(parts: Sequence[Line], separator: str = " ") -> Line:

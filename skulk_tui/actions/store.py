@@ -1,7 +1,76 @@
-"""Actions of the screen store."""
+"""Actions of the screen Store: transfers, artifacts on disk."""
 
 from typing import Final
 
-from skulk_tui.registry import Action
+from skulk_tui.registry import Action, Argument, Situation
 
-ACTIONS: Final[tuple[Action, ...]] = ()
+
+def _is_transfer(situation: Situation) -> bool:
+    return situation.has_one("transfer")
+
+
+def _is_stored(situation: Situation) -> bool:
+    return situation.has("stored")
+
+
+def _is_fetchable(situation: Situation) -> bool:
+    return situation.has_one("transfer", "stored", "model")
+
+
+ACTIONS: Final = (
+    Action(
+        id="store.open",
+        title="open",
+        effect="Open the model under the cursor.",
+        topic="store",
+        keys=("enter",),
+        views=("store",),
+        condition=_is_fetchable,
+        weight=60,
+    ),
+    Action(
+        id="store.cancel",
+        title="cancel",
+        effect="End the transfer; what has come is kept.",
+        topic="store",
+        keys=("x",),
+        views=("store.transfers",),
+        condition=_is_transfer,
+        mutates=True,
+        scope="operate",
+        cli="skulk models pull {selection} --cancel",
+        weight=90,
+    ),
+    Action(
+        id="store.pull",
+        title="pull",
+        effect="Fetch a model's files to nodes.",
+        topic="store",
+        keys=("n",),
+        views=("store",),
+        command="pull",
+        arguments=(
+            Argument(name="model", kind="model"),
+            Argument(name="nodes", kind="nodes", word="on"),
+        ),
+        condition=_is_fetchable,
+        mutates=True,
+        scope="operate",
+        cli="skulk models pull {selection}",
+        weight=80,
+    ),
+    Action(
+        id="store.prune",
+        title="prune",
+        effect="Remove the selected artifacts from all disks.",
+        topic="store",
+        keys=("X",),
+        views=("store.stored",),
+        command="prune",
+        condition=_is_stored,
+        mutates=True,
+        scope="operate",
+        cli="skulk models rm {selection}",
+        weight=70,
+    ),
+)

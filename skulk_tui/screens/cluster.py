@@ -5,7 +5,6 @@ from typing import ClassVar, Final, Literal, final, get_args
 
 from textual.app import ComposeResult
 from textual.containers import Container
-from textual.events import Resize
 
 from skulk_tui.screens.cluster_rows import (
     NODE_COLUMNS,
@@ -34,9 +33,6 @@ from skulk_tui.widgets.block_pane import BlockPane
 from skulk_tui.widgets.pane import Pane, TablePane, TextPane
 
 _ROUTES_LINES: Final = 6
-_WIDE: Final = 100
-_LOW: Final = 20
-"""Rows of the body below which the strip gives way to the table."""
 _TAB_HINT: Final = "[ and ] switch"
 Tab = Literal["overview", "links", "members", "door"]
 TABS: Final[tuple[Tab, ...]] = get_args(Tab)
@@ -149,10 +145,8 @@ class ClusterView(View):
         """Show the node that the cursor has come to."""
         self._show_strip()
 
-    def on_resize(self, event: Resize) -> None:
-        """Choose between strip below and strip beside."""
-        self.set_class(event.size.width >= _WIDE, "wide")
-        self.set_class(event.size.height < _LOW and event.size.width < _WIDE, "low")
+    def on_resize(self) -> None:
+        """Give the routes their share."""
         self._size_routes()
 
     def to_next_alert(self) -> bool:
@@ -175,7 +169,7 @@ class ClusterView(View):
             if ref.kind == "stranger":
                 await self._explain(ref)
             else:
-                await self.open_ref(ref)
+                await self.seat.open_ref(ref)
 
     async def _explain(self, ref: Ref) -> None:
         stranger = next((one for one in self.seat.view.strangers if one.public_key == ref.id), None)

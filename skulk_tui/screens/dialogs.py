@@ -5,7 +5,7 @@ a letter of its own.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 from textual.app import ComposeResult
 from textual.events import Key, Paste
@@ -14,10 +14,11 @@ from textual.screen import ModalScreen
 from skulk_tui.changes import Change, Option
 from skulk_tui.glyphs import GlyphSet
 from skulk_tui.line_editor import LineEditor
-from skulk_tui.lines import EMPTY, Line, Span, cut, fit, line, span, toned
+from skulk_tui.lines import EMPTY, Line, Span, cut, fit, line, span, toned, wrapped
 from skulk_tui.widgets.line_widget import LineWidget
 
-_MAX_WIDTH = 76
+_INNER: Final = 72
+"""Cells within the frame, as the theme has it."""
 
 
 @final
@@ -105,7 +106,7 @@ class ConfirmDialog(Dialog):
                 EMPTY,
             ]
         lines.append(self._ways())
-        return lines
+        return [piece for item in lines for piece in wrapped(item, _INNER)]
 
     def _ways(self) -> Line:
         parts: list[Span] = [Span("[ Cancel ]", "strong")]

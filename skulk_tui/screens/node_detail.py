@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
-from textual.events import Resize
-
 from protocol.cluster_api import NodeView
 from skulk_tui.lines import toned
 from skulk_tui.screens.node_rows import RUN_COLUMNS, facts_lines, health_lines, run_rows
@@ -16,8 +14,6 @@ from skulk_tui.widgets.log_pane import LogPane
 from skulk_tui.widgets.pane import Pane, TablePane, TextPane
 
 _BACKLOG: Final = 50
-_WIDE: Final = 100
-_LOW: Final = 18
 
 
 @final
@@ -61,11 +57,6 @@ class NodeDetail(View):
         if self._log_id is None and self.ref is not None:
             self._log_id = self.seat.link.subscribe("logs", node=self.ref.id, backlog=_BACKLOG)
 
-    def on_resize(self, event: Resize) -> None:
-        """Put machine and health side by side where there is room."""
-        self.set_class(event.size.width >= _WIDE, "wide")
-        self.set_class(event.size.height < _LOW and event.size.width < _WIDE, "low")
-
     def on_hidden(self) -> None:
         """Follow it no more."""
         if self._log_id is not None:
@@ -95,7 +86,7 @@ class NodeDetail(View):
     async def _open(self, values: Values) -> None:
         del values
         for ref in self.runs.selection[:1]:
-            await self.open_ref(ref)
+            await self.seat.open_ref(ref)
 
     def _to_log(self, values: Values) -> None:
         del values

@@ -5,7 +5,8 @@ from typing import Final
 
 from skulk_tui.screens.cluster import ClusterView
 from skulk_tui.screens.node_detail import NodeDetail
+from skulk_tui.screens.store import StoreView
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory
 
-ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {"cluster": ClusterView}
+ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {"cluster": ClusterView, "store": StoreView}
 DETAILS: Final[Mapping[str, DetailFactory]] = {"node": NodeDetail}

@@ -36,6 +36,14 @@ from skulk_tui.widgets.rows import Prompt, Row
 
 _log = logging.getLogger(__name__)
 
+_HOMES: Final[Mapping[str, str]] = {
+    "cluster": "cluster",
+    "placement": "models",
+    "chat": "chat",
+    "store": "store",
+    "diag": "diag",
+}
+"""The root that knows the actions of a topic."""
 CARD_BELOW: Final = (60, 16)
 """Columns and rows below which a card takes the place of the body."""
 
@@ -198,6 +206,10 @@ class SeatScreen(Screen[None], inherit_bindings=False):
     async def perform(self, action: Action, values: Values) -> None:
         """Do an action; what goes wrong is told, and nothing ends."""
         handler = self.handler_of(action.id)
+        home = _HOMES.get(action.topic)
+        if handler is None and home is not None:
+            await self.stack.go(home)  # a command works from everywhere
+            handler = self.handler_of(action.id)
         if handler is None:
             self.seat.tell(f"{action.title}: nothing here does that", level="warn")
             return

@@ -1,10 +1,11 @@
 """A view: what fills the body between the rows on top and below. Five roots, and details."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.events import Resize
 from textual.widget import Widget
 
 from skulk_tui.registry import Situation
@@ -13,6 +14,10 @@ from skulk_tui.table_model import Ref
 from skulk_tui.view_state import Changes
 from skulk_tui.widgets.pane import Pane
 
+WIDE: Final = 100
+"""Columns from which panes stand side by side."""
+LOW: Final = 20
+"""Rows of the body (of 24 in all) below which only what is essential is shown."""
 Values = Mapping[str, str]
 """Arguments of a `:` command by name; empty for a key."""
 Handler = Callable[[Values], Awaitable[None] | None]
@@ -87,10 +92,6 @@ class View(Container):
 
     # ---- Shared ----
 
-    async def open_ref(self, ref: Ref) -> None:
-        """Open an object's detail on top of this view."""
-        await self.seat.open_ref(ref)
-
     @property
     def focused_pane(self) -> Pane | None:
         """The pane that holds the keyboard, or will again once a prompt or dialog is closed."""
@@ -142,6 +143,12 @@ class View(Container):
         """Redraw all panes."""
         for pane in self.panes():
             pane.redraw()
+
+    def on_resize(self, event: Resize) -> None:
+        """Mark the view `wide` (side panes) or `low` (strips and details give way to tables)."""
+        width, height = event.size
+        self.set_class(width >= WIDE, "wide")
+        self.set_class(height < LOW and width < WIDE, "low")
 
     def compose(self) -> ComposeResult:
         """Lay the panes out one below the other; views with more to say override this."""

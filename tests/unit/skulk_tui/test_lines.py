@@ -2,7 +2,7 @@
 
 import pytest
 
-from skulk_tui.lines import Span, cut, fit, line, rule, spread, text_of, toned, width_of
+from skulk_tui.lines import Span, cut, fit, line, rule, spread, text_of, toned, width_of, wrapped
 from skulk_tui.widgets.line_widget import changed_cells
 
 
@@ -35,3 +35,15 @@ def test_only_the_stretch_that_changed_is_drawn_again() -> None:
     assert changed_cells(old, (Span("abc"), Span("13"), Span("xyz")), 8) == (3, 5)
     assert changed_cells(old, (Span("abd"), Span("12"), Span("xyz")), 8) == (0, 3)
     assert changed_cells(old, toned("abc12xyz", "dim"), 8) == (0, 8)
+
+
+@pytest.mark.parametrize("width", [4, 7, 12, 40])
+def test_a_wrapped_line_loses_no_text_and_is_never_too_wide(width: int) -> None:
+    content = (
+        Span("skulk place "),
+        Span("org/a-long-model-name:q4", "accent"),
+        Span(" 日本語 x"),
+    )
+    rows = wrapped(content, width)
+    assert "".join(text_of(row) for row in rows) == text_of(content)
+    assert all(len(text_of(row).rstrip()) <= width and width_of(row) <= width + 1 for row in rows)

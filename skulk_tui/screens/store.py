@@ -1,0 +1,212 @@
+"""Screen 4: what is being fetched, what lies on which disk, and what can go."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, final
+
+from protocol.cluster_api import ClusterStorage
+from protocol.errors import ClientError, SkulkError
+from skulk_tui.changes import Change
+from skulk_tui.formatting import format_duration
+from skulk_tui.lines import line, span
+from skulk_tui.naming import ref_named
+from skulk_tui.screens.store_changes import cancel, prune, pull
+from skulk_tui.screens.store_rows import (
+    STORED_FACETS,
+    TRANSFER_COLUMNS,
+    TRANSFER_FACETS,
+    Disks,
+    disks_of,
+    free_line,
+    nodes_holding,
+    stored_columns,
+    stored_rows,
+    transfer_lines,
+    transfer_of,
+    transfer_rows,
+    transfers_state,
+)
+from skulk_tui.screens.view import Handler, Values, View
+from skulk_tui.seat import Seat
+from skulk_tui.table_model import Ref, TableModel
+from skulk_tui.view_state import Changes
+from skulk_tui.widgets.pane import Pane, TablePane, TextPane
+
+LOOK_AGAIN_S: Final = 10.0
+"""Disks are asked for: nothing tells when a file has gone."""
+
+
+@final
+class StoreView(View):
+    """The screen Store."""
+
+    view_id: ClassVar[str] = "store"
+    title: ClassVar[str] = "Store"
+
+    def __init__(self, seat: Seat) -> None:
+        super().__init__(seat)
+        dash = seat.glyphs.rule
+        self.disks = Disks()
+        self._is_asking = False
+        self._asked_at: float | None = None
+        self._problem: SkulkError | None = None
+        self.transfers = TablePane(
+            "transfers",
+            "Transfers",
+            TableModel(TRANSFER_COLUMNS, facets=TRANSFER_FACETS),
+            empty=("nothing is being fetched; n on a model fetches it",),
+            dash=dash,
+        )
+        self.stored = TablePane(
+            "stored",
+            "On disk",
+            TableModel(stored_columns(self.disks, seat.view), facets=STORED_FACETS, sort="model"),
+            empty=("no answer about the disks has come yet",),
+            dash=dash,
+        )
+        self.detail = TextPane("detail", "", dash=dash)
+
+    def panes(self) -> Sequence[Pane]:
+        """Transfers move; they come first."""
+        return (self.transfers, self.stored, self.detail)
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Give what the keys of this screen do."""
+        return {
+            "store.cancel": self._cancel,
+            "store.pull": self._pull,
+            "store.prune": self._prune,
+            "store.open": self._open,
+        }
+
+    def on_shown(self) -> None:
+        """Ask for the disks."""
+        self._ask()
+
+    def tick(self) -> None:
+        """Ask for the disks again, once in a while."""
+        if self._asked_at is None or self.seat.now() - self._asked_at >= LOOK_AGAIN_S:
+            self._ask()
+
+    def commit(self, changes: Changes | None) -> None:
+        """Show what changed."""
+        del changes
+        view, glyphs = self.seat.view, self.seat.glyphs
+        self.transfers.model.set_rows(transfer_rows(view, glyphs))
+        self.transfers.note = transfers_state(view)
+        self.stored.model.set_columns(stored_columns(self.disks, view))
+        self.stored.model.set_rows(stored_rows(self.disks, view, glyphs))
+        self.stored.note = self._age()
+        self.stored.foot = free_line(self.disks, view)
+        if self._problem is not None:
+            self.stored.empty = (self._problem.message, self._problem.remediation)
+        elif self.disks.at is not None:
+            self.stored.empty = ("no artifact lies on any disk; n on a model fetches one",)
+        self._show_detail()
+        self.redraw()
+
+    def on_moved(self) -> None:
+        """Show the object that the cursor has come to."""
+        self._show_detail()
+
+    # ---- Disks ----
+
+    def _ask(self) -> None:
+        if not self._is_asking and self.seat.link.view.may_change:
+            self._is_asking = True
+            self._asked_at = self.seat.now()
+            self.run_worker(self._ask_disks(), exit_on_error=False)
+
+    async def _ask_disks(self) -> None:
+        try:
+            answer = await self.seat.link.request("GET", "/store/storage", ClusterStorage)
+            self.disks = disks_of(answer, at=self.seat.now())
+            self._problem = None
+        except SkulkError as error:
+            self._problem = error
+        finally:
+            self._is_asking = False
+        self.commit(None)
+
+    def _age(self) -> str:
+        if self.disks.at is None:
+            return ""
+        age_s = self.seat.now() - self.disks.at
+        return "" if age_s < LOOK_AGAIN_S else f"{format_duration(age_s)} old"
+
+    # ---- The object under the cursor ----
+
+    def _show_detail(self) -> None:
+        pane = self.stored if self.focused_pane is self.stored else self.transfers
+        ref = pane.model.cursor
+        transfer = transfer_of(ref, self.seat.view) if ref is not None else None
+        if transfer is not None:
+            self.detail.show(transfer_lines(transfer, self.seat.view), title=transfer.model_id)
+        elif ref is not None:
+            held = [
+                line(
+                    span(f"{self.seat.view.name_of(node_id)}  ", "strong"),
+                    span(item.path or "path not told"),
+                    span("  used where it lies, outside the store" if item.linked else ""),
+                )
+                for node_id, item in nodes_holding(self.disks, ref.id)
+            ]
+            self.detail.show(held, title=ref.id)
+        else:
+            self.detail.show((), title="")
+
+    async def _open(self, values: Values) -> None:
+        del values
+        for ref in self.selection[:1]:
+            model_id = ref.id if ref.kind == "stored" else ref.id.partition("/")[2]
+            await self.seat.open_ref(Ref(kind="model", id=model_id))
+
+    # ---- Changes ----
+
+    def _cancel(self, values: Values) -> None:
+        del values
+        for ref in self.selection[:1]:
+            transfer = transfer_of(ref, self.seat.view)
+            if transfer is not None:
+                self.seat.confirm(cancel(self.seat, transfer))
+
+    def _pull(self, values: Values) -> None:
+        self.seat.confirm(pull_change(self.seat, self.selection, values, self.disks))
+
+    def _prune(self, values: Values) -> None:
+        del values
+        models = [ref.id for ref in self.stored.selection]
+        self.seat.confirm(prune(self.seat, models, self.disks))
+
+
+def pull_change(seat: Seat, selection: Sequence[Ref], values: Values, disks: Disks) -> Change:
+    """Plan a download from a command's words, or from what is selected.
+
+    Without nodes named it goes to the transfer's own node, or to the node attached to.
+
+    Raises:
+        ClientError: `client.usage`: no model, no such model or node, or it lies there already.
+    """
+    node_ids: list[str] = []
+    model_id = values.get("model", "")
+    for ref in selection[:1] if not model_id else ():
+        if ref.kind == "transfer":
+            node_id, _, model_id = ref.id.partition("/")
+            node_ids = [node_id]
+        elif ref.kind in {"stored", "model"}:
+            model_id = ref.id
+    if not model_id:
+        raise ClientError("client.usage", "no model is chosen", remediation=":pull MODEL [on A,B]")
+    model = ref_named(seat.view, "model", model_id)
+    if values.get("nodes"):
+        words = values["nodes"].split(",")
+        node_ids = [ref_named(seat.view, "node", word).id for word in words if word]
+    if not node_ids and seat.view.hello is not None:
+        node_ids = [seat.view.hello.node_id]
+    lacking = [item for item in node_ids if item not in dict(nodes_holding(disks, model.id))]
+    if not lacking:
+        raise ClientError(
+            "client.usage",
+            f"{model.id} lies there already",
+            remediation="Name other nodes: `:pull MODEL on A,B`.",
+        )
+    return pull(seat, model.id, lacking)

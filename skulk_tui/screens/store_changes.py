@@ -1,0 +1,104 @@
+"""What can be changed in the store, each as plan, effect and `skulk` line."""
+
+from collections.abc import Sequence
+
+from protocol.control_api import RemovedModel, TransferStatus
+from protocol.errors import ClientError
+from skulk_tui.changes import Change, Option, Sent
+from skulk_tui.client import path_of
+from skulk_tui.formatting import format_bytes
+from skulk_tui.lines import Line, Span, line, span
+from skulk_tui.screens.store_rows import Disks, nodes_holding
+from skulk_tui.seat import Seat
+
+
+def pull(seat: Seat, model_id: str, node_ids: Sequence[str]) -> Change:
+    """Plan a download to some nodes; what has come of an earlier one is kept and gone on with."""
+    entry = next((one for one in seat.view.models if one.id == model_id), None)
+    size = entry.storage_size_bytes if entry else None
+    names = [seat.view.name_of(node_id) for node_id in node_ids]
+
+    async def send(option: str) -> Sent:
+        del option
+        path = path_of("/store/models/{}/download", model_id)
+        for node_id in node_ids:
+            await seat.link.request("POST", path, TransferStatus, query={"node": node_id})
+        return Sent(message=f"{model_id} is being fetched by {', '.join(names)}")
+
+    return Change(
+        title=f"Pull {model_id}",
+        effect=(
+            line("Fetches ", span(f"{format_bytes(size)} to each of ", "strong"),
+                 span(", ".join(names), "strong"), "."),
+            line("From a node that has it where there is one, else from the model's source."),
+        ),
+        cli=" ".join(["skulk models pull", model_id, *(f"--on {name}" for name in names)]),
+        options=(Option(key="n", title="fetch now"),),
+        send=send,
+    )  # fmt: skip
+
+
+def cancel(seat: Seat, transfer: TransferStatus) -> Change:
+    """Plan the end of a transfer; what has come stays, for a later pull to go on from."""
+    name = seat.view.name_of(transfer.node_id)
+
+    async def send(option: str) -> Sent:
+        del option
+        path = path_of("/store/models/{}/download", transfer.model_id)
+        await seat.link.request("DELETE", path, TransferStatus, query={"node": transfer.node_id})
+        again = pull(seat, transfer.model_id, (transfer.node_id,))
+        return Sent(message=f"{transfer.model_id} is no longer fetched by {name}", undo=again)
+
+    done = f"{format_bytes(transfer.done_bytes)} of {format_bytes(transfer.total_bytes)}"
+    return Change(
+        title=f"Cancel {transfer.model_id} on {name}",
+        effect=(line(span(done, "strong"), " have come; they stay, and a later pull goes on."),),
+        cli=f"skulk models pull {transfer.model_id} --on {name} --cancel",
+        options=(Option(key="x", title="cancel the transfer"),),
+        send=send,
+    )
+
+
+def prune(seat: Seat, model_ids: Sequence[str], disks: Disks) -> Change:
+    """Plan the removal of artifacts from all disks.
+
+    Raises:
+        ClientError: `client.usage`: one of them is in use, or none lies anywhere.
+    """
+    copies: list[tuple[str, str]] = []
+    effect: list[Line] = []
+    total = 0
+    for model_id in model_ids:
+        held = list(nodes_holding(disks, model_id))
+        if any(item.in_use for _, item in held):
+            raise ClientError(
+                "client.usage",
+                f"{model_id} is in use",
+                remediation="Stop what runs it first, or leave it out.",
+            )
+        for node_id, item in held:
+            copies.append((model_id, node_id))
+            total += 0 if item.linked else item.size_bytes
+            what = "its entry alone" if item.linked else format_bytes(item.size_bytes)
+            effect.append(line(span(f"{model_id} on {seat.view.name_of(node_id)}: "), span(what)))
+    if not copies:
+        raise ClientError("client.usage", "nothing is chosen that lies on a disk")
+    effect.append(line("Frees ", Span(format_bytes(total), "bad"), " in all."))
+
+    async def send(option: str) -> Sent:
+        del option
+        freed = 0
+        for model_id, node_id in copies:
+            path = path_of("/store/models/{}", model_id)
+            removed = await seat.link.request("DELETE", path, RemovedModel, query={"node": node_id})
+            freed += removed.freed_bytes
+        return Sent(message=f"{len(copies)} copies are gone; {format_bytes(freed)} are free again")
+
+    return Change(
+        title=f"Prune {len(model_ids)} of the store",
+        effect=tuple(effect),
+        cli=f"skulk models rm {' '.join(model_ids)}",
+        options=(Option(key="x", title="remove now", is_default_danger=True),),
+        send=send,
+        typed_word="prune",
+    )

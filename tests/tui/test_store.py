@@ -1,0 +1,168 @@
+"""The screen Store: transfers live, who holds what, and changes that name what they do."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.cluster_api import ClusterStorage, UnansweredNode
+from protocol.control_api import RemovedModel, StorageDocument, StoredModelView
+from protocol.errors import ErrorBody
+from protocol.ids import ModelId
+from protocol.session import row_key
+from tests.support.builders import GIB, a_node_id
+from tests.support.den_cluster import LLAMA, QWEN, den_transfer, fill
+from tests.support.frames import check_frame
+from tests.support.scripted_session import ScriptedSession
+from tests.support.seat import SeatUnderTest, a_seat
+
+
+def _disk(number: int, *models: tuple[ModelId, int, bool]) -> StorageDocument:
+    return StorageDocument(
+        node_id=a_node_id(number),
+        models_dir="/models",
+        disk_free_bytes=(19 if number == 1 else 188) * GIB,
+        disk_total_bytes=900 * GIB,
+        items=tuple(
+            StoredModelView(
+                model_id=model_id, size_bytes=gib * GIB, in_use=in_use, path=f"/models/{gib}.gguf"
+            )
+            for model_id, gib, in_use in models
+        ),
+    )
+
+
+def _storage() -> ClusterStorage:
+    unused = ModelId("unsloth/phi-4-GGUF")
+    own = _disk(1, (LLAMA, 43, True), (unused, 9, False))
+    return ClusterStorage(
+        **own.model_dump(),
+        others=(_disk(2, (LLAMA, 43, True), (unused, 9, False)), _disk(3, (LLAMA, 43, True))),
+        unanswered=(
+            UnansweredNode(
+                node_id=a_node_id(4),
+                name="attic-mini",
+                error=ErrorBody(code="cluster.peer_unreachable", message="the link is silent"),
+            ),
+        ),
+    )
+
+
+@pytest.fixture
+def node() -> Iterator[ScriptedSession]:
+    with ScriptedSession() as scripted:
+        fill(scripted)
+        scripted.answer("GET", "/store/storage", _storage())
+        yield scripted
+
+
+async def _go(seat: SeatUnderTest) -> None:
+    await seat.until_shows("attic-mini")
+    await seat.press("4")
+    await seat.until_shows("- On disk 3", "Transfers 1", "did not answer")
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (160, 50)], ids=lambda size: f"{size[0]}")
+def test_the_store_is_as_drawn(
+    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await _go(seat)
+            check_frame(f"store-{size[0]}x{size[1]}", await seat.settled())
+
+    asyncio.run(story())
+
+
+def test_a_transfer_moves_fails_with_its_cause_and_goes(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            key = row_key("transfer", a_node_id(3), QWEN)
+            node.rows("transfers", {key: den_transfer(done_bytes=6 * GIB)})
+            await seat.until_shows("75%")
+            failed = den_transfer(
+                "failed",
+                error=ErrorBody(
+                    code="store.stalled", message="nothing came for 60 s", remediation="pull again"
+                ),
+            )
+            node.rows("transfers", {key: failed})
+            await seat.until_shows("failed", "nothing came for 60 s", "goes on from there")
+            node.rows("transfers", {key: None})
+            await seat.until_shows("nothing is being fetched")
+
+    asyncio.run(story())
+
+
+def test_cancelling_asks_names_the_node_and_can_be_undone(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        path = f"/store/models/{QWEN.replace('/', '%2F')}/download"
+        node.answer("DELETE", path, den_transfer("cancelled"))
+        node.answer("POST", path, den_transfer())
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await seat.press("x")
+            await seat.until_shows("Cancel", "skulk models pull", "--cancel")
+            await seat.press("x")
+            await seat.until(lambda: node.asked("DELETE", path))
+            assert node.asked("DELETE", path)[0].query == f"node={a_node_id(3)}"
+            await seat.until_shows("u undo")
+            await seat.press("u")
+            await seat.until_shows("Pull", "fetch now")
+            await seat.press("n")
+            await seat.until(lambda: node.asked("POST", path))
+
+    asyncio.run(story())
+
+
+def test_pruning_lists_every_copy_and_wants_the_typed_word(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        path = "/store/models/unsloth%2Fphi-4-GGUF"
+        removed = RemovedModel(model_id=ModelId("unsloth/phi-4-GGUF"), freed_bytes=9 * GIB)
+        node.answer("DELETE", path, removed)
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await seat.press("tab", "home", "down", "X")
+            await seat.until_shows("phi-4-GGUF on den-01: 9.00 GiB", "Frees 18.0 GiB in all")
+            await seat.type("prune")
+            await seat.press("enter")
+            await seat.until_shows("2 copies are gone; 18.0 GiB are free again")
+            asked = [one.query for one in node.asked("DELETE", path)]
+            assert asked == [f"node={a_node_id(1)}", f"node={a_node_id(2)}"]
+
+    asyncio.run(story())
+
+
+def test_what_is_in_use_is_not_pruned(node: ScriptedSession, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await seat.press("tab", "home", "X")
+            await seat.until_shows("is in use")
+            assert not [one for one in node.requests if one.method == "DELETE"]
+
+    asyncio.run(story())
+
+
+def test_pull_works_from_every_screen_and_for_named_nodes(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("colon")
+            await seat.type(f"pull {QWEN} on den-02,rack-a6k")
+            await seat.press("enter")
+            await seat.until_shows("Pull", "den-02, rack-a6k", "--on den-02 --on")
+            await seat.press("escape")
+            await seat.until_shows("[4 Store]")
+
+    asyncio.run(story())
