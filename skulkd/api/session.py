@@ -7,17 +7,15 @@ client that reads slowly holds a number for each topic, and nothing else.
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any, Final, assert_never, final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, assert_never, final
 
 from pydantic import ValidationError
 
 from protocol.errors import ErrorBody, ProtocolError, RequestError, SessionError, SkulkError
 from protocol.session import (
     HELLO_WITHIN_S,
-    MAX_REQUESTS,
     PING_S,
     SESSION_VERSION,
     Cancel,
@@ -38,24 +36,18 @@ from protocol.session import (
     read_client_frame,
 )
 from skulkd.api.dependencies import ApiDependencies
-from skulkd.api.errors import error_reply
 from skulkd.api.http import Reply, Request
 from skulkd.api.json_body import check_size
-from skulkd.api.session_frames import answer_frame, refused_frame, stream_frame
 from skulkd.api.session_logs import LogReaders
 from skulkd.api.session_ports import Door, Socket
+from skulkd.api.session_requests import SessionRequests
 from skulkd.api.session_subscriptions import SubscriptionParts, Subscriptions
 from skulkd.api.session_topics import RowTopics
-from skulkd.api.streams import KeptStream, StreamReader
 from skulkd.core.session_flow import SessionFlow
-from skulkd.runtime.tasks import timeout
 
 TICK_S: Final = 0.5
 KEY_CHECK_S: Final = 4.0
 """Between two looks whether the key still counts; with the tick, less than the 5 s promised."""
-MAX_UNSENT_BYTES: Final = 8 << 20
-"""Of answers that wait for a client that does not read."""
-STREAM_FRAME_BYTES: Final = 64 << 10
 _POLICY_VIOLATION: Final = 1008
 _GOING_AWAY: Final = 1001
 _log = logging.getLogger(__name__)
@@ -71,32 +63,6 @@ class SessionParts:
     log_readers: LogReaders
     on_opened: Callable[["Session"], None]
     on_over: Callable[["Session"], None]
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A request or stream that is not answered yet."""
-
-    task: asyncio.Task[None] | None = None
-    reader: StreamReader | None = None
-    is_stream: bool = False
-
-
-@dataclass(slots=True)
-class _Outbox:
-    """Whole frames that answer something, and wait for credit."""
-
-    frames: deque[bytes] = field(default_factory=deque[bytes])
-    n_bytes: int = 0
-
-    def put(self, frame: bytes) -> None:
-        self.frames.append(frame)
-        self.n_bytes += len(frame)
-
-    def pop(self) -> bytes:
-        frame = self.frames.popleft()
-        self.n_bytes -= len(frame)
-        return frame
 
 
 @final
@@ -126,10 +92,9 @@ class Session:
                 on_end=self._end_subscription,
             )
         )
-        self._asked: dict[int, _Asked] = {}
-        self._outbox = _Outbox()
-        self._ready_streams: dict[int, None] = {}
-        """Streams that may have something to send, the one whose turn it is first."""
+        self._requests = SessionRequests(
+            opening, parts.door, parts.deps.tasks, on_change=self._pump_soon
+        )
         self._is_over = False
         self._opened_s = self._sent_s = self._checked_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -235,15 +200,15 @@ class Session:
     def _handle(self, frame: ClientFrame, flow: SessionFlow) -> None:
         match frame:
             case Subscribe() | SessionRequest() | OpenStream() | ResumeStream():
-                if frame.id in self._asked or self._subscriptions.has(frame.id):
+                if self._requests.has(frame.id) or self._subscriptions.has(frame.id):
                     self.close(_bad_frame(f"the id {frame.id} is in use"))
                 else:
                     self._begin(frame)
             case Unsubscribe():
                 if self._subscriptions.drop(frame.id):
-                    self._answer(_encoded(Ended(id=frame.id)))
+                    self._requests.answer(_encoded(Ended(id=frame.id)))
             case Cancel():
-                self._cancel(frame.id)
+                self._requests.cancel(frame.id)
             case Credit():
                 flow.taken(frame.bytes)
                 self._look(flow)
@@ -256,82 +221,16 @@ class Session:
                 assert_never(frame)
 
     def _begin(self, frame: Subscribe | SessionRequest | OpenStream | ResumeStream) -> None:
-        if isinstance(frame, Subscribe):
-            try:
-                self._parts.door.require(self._opening, "read")
-                self._subscriptions.add(frame)
-            except SkulkError as error:
-                self._answer(_encoded(Ended(id=frame.id, error=error.body())))
-        elif len(self._asked) >= MAX_REQUESTS or self._outbox.n_bytes > MAX_UNSENT_BYTES:
-            self._refuse(frame.id, _too_many(), is_stream=not isinstance(frame, SessionRequest))
-        elif isinstance(frame, SessionRequest):
-            self._start(frame.id, self._ask(frame), is_stream=False)
-        elif isinstance(frame, OpenStream):
-            self._start(frame.id, self._open(frame), is_stream=True)
-        else:
-            self._resume(frame)
-
-    def _cancel(self, frame_id: int) -> None:
-        asked = self._asked.get(frame_id)
-        if asked is None:
+        if not isinstance(frame, Subscribe):
+            self._requests.begin(frame)
             return
-        if asked.reader is not None:
-            self._parts.door.cancel_chat(asked.reader.stream.command_id)
-            return
-        if asked.task is not None:
-            asked.task.cancel()
-        del self._asked[frame_id]
-        error = RequestError("request.cancelled", "the request was cancelled")
-        self._refuse(frame_id, error, is_stream=asked.is_stream)
-
-    # ---- Requests and streams ----
-
-    def _start(self, frame_id: int, coro: Coroutine[Any, Any, None], *, is_stream: bool) -> None:
-        asked = self._asked[frame_id] = _Asked(is_stream=is_stream)
-        asked.task = self._deps.tasks.start(coro, name=f"session {frame_id}", essential=False)
-
-    async def _ask(self, wish: SessionRequest) -> None:
         try:
-            async with timeout(wish.deadline_s):
-                reply = await self._parts.door.answer(self._opening, wish)
-        except TimeoutError:
-            reply = error_reply(_too_late(wish.deadline_s), dialect="control")
-        del self._asked[wish.id]
-        frame = answer_frame(wish.id, reply)
-        if self._outbox.n_bytes + len(frame) > MAX_UNSENT_BYTES:
-            frame = answer_frame(wish.id, error_reply(_too_many(), dialect="control"))
-        self._answer(frame)
-
-    async def _open(self, wish: OpenStream) -> None:
-        try:
-            kept = await self._parts.door.open_chat(self._opening, wish.body)
+            self._parts.door.require(self._opening, "read")
+            self._subscriptions.add(frame)
         except SkulkError as error:
-            del self._asked[wish.id]
-            self._refuse(wish.id, error, is_stream=True)
-            return
-        self._read(wish.id, kept, 0)
+            self._end_subscription(frame.id, error)
 
-    def _resume(self, wish: ResumeStream) -> None:
-        try:
-            kept = self._parts.door.kept_stream(self._opening, wish.command_id)
-            self._read(wish.id, kept, wish.offset)
-        except SkulkError as error:
-            self._refuse(wish.id, error, is_stream=True)
-
-    def _read(self, frame_id: int, kept: KeptStream, offset: int) -> None:
-        def on_event() -> None:
-            self._ready_streams[frame_id] = None
-            self._pump_soon()
-
-        reader = kept.read_from(offset, on_event)
-        self._asked[frame_id] = _Asked(reader=reader, is_stream=True)
-        on_event()
-
-    def _refuse(self, frame_id: int, error: SkulkError, *, is_stream: bool) -> None:
-        if is_stream:
-            self._answer(refused_frame(frame_id, error))
-        else:
-            self._answer(answer_frame(frame_id, error_reply(error, dialect="control")))
+    # ---- Logs ----
 
     async def _read_logs(self, query: str) -> Reply:
         """Ask `GET /v1/logs` as a request of this session would."""
@@ -352,13 +251,8 @@ class Session:
         self._sent_s = _now_s()
         self._the_socket.send(message)
 
-    def _answer(self, frame: bytes) -> None:
-        if not self._is_over:
-            self._outbox.put(frame)
-            self._pump_soon()
-
     def _end_subscription(self, frame_id: int, error: SkulkError) -> None:
-        self._answer(_encoded(Ended(id=frame_id, error=error.body())))
+        self._requests.answer(_encoded(Ended(id=frame_id, error=error.body())))
 
     def _pump_soon(self) -> None:
         if self._pumping is None and not self._is_over:
@@ -387,41 +281,13 @@ class Session:
             flow.sent(len(frame))
             self._sent_s = _now_s()
             self._the_socket.send(frame)
-        if self._outbox.frames or self._ready_streams or self._subscriptions.is_ready:
+        if self._requests.is_ready or self._subscriptions.is_ready:
             flow.blocked(_now_s())
 
     def _next_frame(self, flow: SessionFlow) -> bytes | None:
-        if self._outbox.frames:
-            return self._outbox.pop()
-        if flow.feed != "summary":
-            while self._ready_streams:
-                frame = self._stream_frame(next(iter(self._ready_streams)))
-                if frame is not None:
-                    return frame
-        return self._subscriptions.next_frame(flow.feed)
-
-    def _stream_frame(self, frame_id: int) -> bytes | None:
-        del self._ready_streams[frame_id]
-        asked = self._asked.get(frame_id)
-        if asked is None or asked.reader is None or not asked.reader.has_more:
-            return None
-        reader = asked.reader
-        offset = reader.offset
-        try:
-            events = reader.take(STREAM_FRAME_BYTES)
-        except RequestError as error:
-            self._forget_stream(frame_id, reader)
-            return refused_frame(frame_id, error)
-        is_end = reader.is_at_end
-        if is_end:
-            self._forget_stream(frame_id, reader)
-        elif reader.has_more:
-            self._ready_streams[frame_id] = None  # behind the others
-        return stream_frame(frame_id, reader.stream.command_id, offset, events, is_end=is_end)
-
-    def _forget_stream(self, frame_id: int, reader: StreamReader) -> None:
-        del self._asked[frame_id]
-        reader.close()
+        with_streams = flow.feed != "summary"
+        frame = self._requests.next_frame(with_streams=with_streams)
+        return self._subscriptions.next_frame(flow.feed) if frame is None else frame
 
     # ---- Time ----
 
@@ -480,9 +346,7 @@ class Session:
         elif flow.feed != before:
             self._say(_encoded(Feed(state=flow.feed)))
             self._subscriptions.make_all_ready()
-            for frame_id, asked in self._asked.items():
-                if asked.reader is not None:
-                    self._ready_streams[frame_id] = None
+            self._requests.make_all_ready()
             self._pump_soon()
 
     def _release(self) -> None:
@@ -494,12 +358,7 @@ class Session:
             if handle is not None:
                 handle.cancel()
         self._subscriptions.close()
-        for asked in self._asked.values():
-            if asked.task is not None:
-                asked.task.cancel()
-            if asked.reader is not None:
-                asked.reader.close()
-        self._asked.clear()
+        self._requests.close()
 
 
 def _now_s() -> float:
@@ -523,21 +382,4 @@ def _bad_frame(why: str) -> ProtocolError:
         "protocol.bad_frame",
         f"the session ends: {why}",
         remediation="See docs/session-protocol.md; run the same build on both ends.",
-    )
-
-
-def _too_many() -> RequestError:
-    return RequestError(
-        "request.overloaded",
-        f"{MAX_REQUESTS} requests of this session are unanswered, or their answers are not taken",
-        remediation="Wait for answers, and read them.",
-        retry_after_s=1,
-    )
-
-
-def _too_late(deadline_s: float) -> SessionError:
-    return SessionError(
-        "session.deadline",
-        f"there was no answer within {deadline_s:g} s; a change that was accepted stands",
-        remediation="Look whether it has come about, or give it longer.",
     )

@@ -236,7 +236,7 @@ def test_events_are_passed_over_for_a_client_with_feed_latest() -> None:
 def test_answers_wait_for_credit_and_too_many_bytes_of_them_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("skulkd.api.session.MAX_UNSENT_BYTES", 10_000)
+    monkeypatch.setattr("skulkd.api.session_requests.MAX_UNSENT_BYTES", 10_000)
 
     async def story(stage: Stage) -> None:
         stage.say(type="hello", credit_bytes=1 << 20)
