@@ -5,6 +5,7 @@ from typing import ClassVar, Final, Literal, final, get_args
 
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.events import Resize
 
 from skulk_tui.screens.cluster_rows import (
     NODE_COLUMNS,
@@ -145,8 +146,9 @@ class ClusterView(View):
         """Show the node that the cursor has come to."""
         self._show_strip()
 
-    def on_resize(self) -> None:
-        """Give the routes their share."""
+    def on_resize(self, event: Resize) -> None:
+        """Give the routes their share; Textual has the base class do its part too."""
+        del event
         self._size_routes()
 
     def to_next_alert(self) -> bool:
