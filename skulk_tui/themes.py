@@ -5,6 +5,7 @@ contrast of at least 4.5 to 1 (WCAG 2, level AA) on each ground it stands on; a 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from textual.theme import Theme
@@ -51,85 +52,89 @@ PAIRS: Final = (
 care, `prompt-warning` the command line while it holds a command that changes something."""
 
 
-def _house(  # one palette, said once; Textual would mix many of these by itself, too pale
-    *,
-    is_dark: bool,
-    background: str,
-    surface: str,
-    panel: str,
-    cursor: str,
-    foreground: str,
-    muted: str,
-    primary: str,
-    secondary: str,
-    success: str,
-    warning: str,
-    error: str,
-    accent: str,
-) -> Theme:
-    hues = {
-        "primary": primary,
-        "secondary": secondary,
-        "success": success,
-        "warning": warning,
-        "error": error,
-        "accent": accent,
-    }
-    # Textual makes `boost` transparent where a panel is given.
-    variables = (
-        {"boost": cursor}
-        | {f"text-{name}": colour for name, colour in hues.items()}
-        | {
-            "text": foreground,
-            "text-muted": muted,
-            "text-disabled": muted,
-            "foreground-muted": muted,
-            "foreground-disabled": muted,
-            "block-cursor-foreground": background,
-            "block-cursor-background": primary,
-            "block-cursor-text-style": "bold",
-            "block-cursor-blurred-foreground": foreground,
-            "block-cursor-blurred-background": cursor,
-            "block-hover-background": cursor,
-            "input-cursor-foreground": background,
-            "input-cursor-background": foreground,
-            "input-selection-foreground": background,
-            "input-selection-background": secondary,
-            "screen-selection-foreground": background,
-            "screen-selection-background": secondary,
-            "link-color": primary,
-            "link-color-hover": background,
-            "link-background-hover": primary,
-            "footer-foreground": foreground,
-            "footer-background": panel,
-            "footer-key-foreground": accent,
-            "button-color-foreground": background,
-            "border": primary,
-            "border-blurred": muted,
-            "protected-foreground": background,
-            "protected-background": warning,
-            "prompt-warning-foreground": background,
-            "prompt-warning-background": warning,
-        }
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Palette:
+    """Colours of a theme of our own, said once; Textual would mix the rest, often too pale."""
+
+    name: str
+    is_dark: bool
+    background: str
+    surface: str
+    panel: str
+    cursor: str
+    """The ground of the row under the cursor."""
+    foreground: str
+    muted: str
+    primary: str
+    secondary: str
+    success: str
+    warning: str
+    error: str
+    accent: str
+
+
+def _house(palette: _Palette) -> Theme:
     return Theme(
-        name="skulk-dark" if is_dark else "skulk-light",
-        dark=is_dark,
-        background=background,
-        surface=surface,
-        panel=panel,
-        foreground=foreground,
-        primary=primary,
-        secondary=secondary,
-        success=success,
-        warning=warning,
-        error=error,
-        accent=accent,
-        variables=variables,
+        name=palette.name,
+        dark=palette.is_dark,
+        background=palette.background,
+        surface=palette.surface,
+        panel=palette.panel,
+        foreground=palette.foreground,
+        primary=palette.primary,
+        secondary=palette.secondary,
+        success=palette.success,
+        warning=palette.warning,
+        error=palette.error,
+        accent=palette.accent,
+        variables=_variables(palette),
     )
 
 
-_DARK: Final = _house(
+def _variables(palette: _Palette) -> dict[str, str]:
+    return {
+        "boost": palette.cursor,  # Textual makes it transparent where a panel is given
+        "text": palette.foreground,
+        "text-muted": palette.muted,
+        "text-disabled": palette.muted,
+        "text-primary": palette.primary,
+        "text-secondary": palette.secondary,
+        "text-success": palette.success,
+        "text-warning": palette.warning,
+        "text-error": palette.error,
+        "text-accent": palette.accent,
+        "foreground-muted": palette.muted,
+        "foreground-disabled": palette.muted,
+        "block-cursor-foreground": palette.background,
+        "block-cursor-background": palette.primary,
+        "block-cursor-text-style": "bold",
+        "block-cursor-blurred-foreground": palette.foreground,
+        "block-cursor-blurred-background": palette.cursor,
+        "block-hover-background": palette.cursor,
+        "input-cursor-foreground": palette.background,
+        "input-cursor-background": palette.foreground,
+        "input-selection-foreground": palette.background,
+        "input-selection-background": palette.secondary,
+        "screen-selection-foreground": palette.background,
+        "screen-selection-background": palette.secondary,
+        "link-color": palette.primary,
+        "link-color-hover": palette.background,
+        "link-background-hover": palette.primary,
+        "footer-foreground": palette.foreground,
+        "footer-background": palette.panel,
+        "footer-key-foreground": palette.accent,
+        "button-color-foreground": palette.background,
+        "border": palette.primary,
+        "border-blurred": palette.muted,
+        "protected-foreground": palette.background,
+        "protected-background": palette.warning,
+        "prompt-warning-foreground": palette.background,
+        "prompt-warning-background": palette.warning,
+    }
+
+
+_DARK: Final = _Palette(
+    name="skulk-dark",
     is_dark=True,
     background="#0f141a",
     surface="#151b23",
@@ -144,7 +149,8 @@ _DARK: Final = _house(
     error="#ff8f87",
     accent="#d2a8ff",
 )
-_LIGHT: Final = _house(
+_LIGHT: Final = _Palette(
+    name="skulk-light",
     is_dark=False,
     background="#fcfcf9",
     surface="#f4f5f1",
@@ -254,8 +260,8 @@ _MONO: Final = Theme(
 )
 
 THEMES: Final[Mapping[ThemeName, Theme]] = {
-    "dark": _DARK,
-    "light": _LIGHT,
+    "dark": _house(_DARK),
+    "light": _house(_LIGHT),
     "ansi": _ANSI,
     "mono": _MONO,
 }
