@@ -19,6 +19,8 @@ from skulkd.eventlog.log_tail import LogTail
 MAX_BATCH_BYTES: Final = 1 << 20
 """Half of what the events plane takes, so that one long record behind many short ones fits too."""
 MAX_BATCH_RECORDS: Final = 1024
+SENT_TOGETHER: Final = 64
+"""Of what one turn of the loop decides, so much is sent at once: members work on it meanwhile."""
 MAX_OUTSTANDING_BYTES: Final = 4 << 20
 """Sent to one member, and not yet durable there."""
 
@@ -48,6 +50,7 @@ class MemberFeeds:
         self._tail = tail
         self._transport = transport
         self._first_seq = tail.seq + 1
+        self._sent_seq = tail.seq
         self._feeds: dict[NodeId, _Feed] = {}
         self._is_due = False
         self._has_begun = False
@@ -55,8 +58,10 @@ class MemberFeeds:
         self._packed: tuple[tuple[int, int, int], bytes] | None = None
 
     def soon(self) -> None:
-        """Send what is new at the end of this turn of the loop, together."""
-        if not self._is_due and not self._is_closed:
+        """Send what is new at the end of this turn of the loop, together; at once if it is much."""
+        if self._tail.seq - self._sent_seq >= SENT_TOGETHER:
+            self.send_all()
+        elif not self._is_due and not self._is_closed:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self.send_all)
 
@@ -65,6 +70,7 @@ class MemberFeeds:
         self._is_due = False
         if self._is_closed:
             return
+        self._sent_seq = self._tail.seq
         members = self._members()
         for member in [known for known in self._feeds if known not in members]:
             del self._feeds[member]

@@ -10,6 +10,7 @@ from protocol.events import MasterElected
 from protocol.peer_messages import EventBatch, TermPair, pack_frame
 from protocol.state import ClusterSettings
 from skulkd.eventlog.leading import MAX_UNCOMMITTED
+from skulkd.eventlog.member_feeds import SENT_TOGETHER
 from skulkd.eventlog.records import JournalRecord, encode_body
 from tests.support.builders import a_command_id, a_node_id, an_added_card, an_admission
 from tests.support.simulated_logs import JOURNAL, LogWorld, add, agree, cards, code_of, with_world
@@ -79,6 +80,27 @@ def test_many_commands_share_syncs_and_batches() -> None:
         await asyncio.gather(*(first.submit(an_added_card(number)) for number in range(1, 301)))
         assert world.disk_of(a_node_id(2)).n_syncs - n_syncs <= 5
         assert world.network.n_sent - n_sent < 100
+        await world.settle()
+        assert agree(world)
+
+    with_world(story)
+
+
+def test_members_begin_to_work_on_a_mass_of_events_before_all_are_decided() -> None:
+    async def story(world: LogWorld) -> None:
+        first = await world.found(3)
+        before = world.network.n_sent
+        n_events = 4 * SENT_TOGETHER + 3
+        seen: list[int] = []
+
+        async def submit(number: int) -> None:
+            submitting = asyncio.ensure_future(first.log.submit(an_added_card(number)))
+            await asyncio.sleep(0)
+            seen.append(world.network.n_sent - before)
+            await submitting
+
+        await asyncio.gather(*(submit(number) for number in range(1, n_events + 1)))
+        assert 2 * 4 in seen, "four parts to each of two members, in the turn that decided them"
         await world.settle()
         assert agree(world)
 
