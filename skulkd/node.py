@@ -18,12 +18,14 @@ from typing import Final, final
 
 from protocol.cluster_api import JoinBody
 from protocol.errors import ErrorCode, SkulkError
+from protocol.ids import NodeId
 from protocol.nodes import Role
 from protocol.peer_messages import CallApi
 from skulkd.api.app import create_app
 from skulkd.api.auth import is_loopback
 from skulkd.api.dependencies import ApiDependencies, NodeFace
 from skulkd.api.node_joining import NodeJoining
+from skulkd.api.node_names import name_of
 from skulkd.api.open_door import OpenDoor
 from skulkd.api.own_port import wait_own_port
 from skulkd.api.server import ApiListeners, ApiServer
@@ -44,6 +46,7 @@ from skulkd.runtime.disk import RealDisk
 from skulkd.runtime.home import Home
 from skulkd.runtime.identity import Identity
 from skulkd.runtime.logind import LogindSleep
+from skulkd.runtime.logs import node_name
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
 from skulkd.worker.service import WorkerService
 
@@ -147,6 +150,7 @@ class Node:
         await self._change_cluster()
         self._on_stop(stack, "transport", _TRANSPORT_STOP_S, self._transport.close)
         rooms = await self._open_rooms(stack)
+        node_name.set(lambda node_id: name_of(rooms.replica.state, NodeId(node_id)))
         door = self._make_door(rooms)
         self._on_stop(stack, "cluster ports", _TRANSPORT_STOP_S, door.close)
         parts = self._make_parts(rooms, door)

@@ -11,6 +11,7 @@ import os
 import re
 import select
 import sys
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,12 @@ CHATTY_LIBRARIES: Final = ("httpx", "httpcore")
 
 command_id: ContextVar[str | None] = ContextVar("command_id", default=None)
 """The causal chain that the running task works for; stamped on its log lines."""
+
+node_name: ContextVar[Callable[[str], str] | None] = ContextVar("node_name", default=None)
+"""Gives a member's name by its id, empty for others; ids in log lines are shown with it."""
+
+_NODE_ID: Final = re.compile(r"(?<![\w(])n[a-z2-7]{16}\b")
+"""Not in brackets, where its name stands before it already."""
 
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control codes but tab and line feed, and what turns the direction of text."""
@@ -45,7 +52,7 @@ class JsonFormatter(logging.Formatter):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "msg": record.getMessage(),
+            "msg": _message(record),
         }
         line |= _extras(record)
         if record.exc_info:
@@ -68,10 +75,23 @@ class HumanFormatter(logging.Formatter):
         time = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         extras = "".join(f" {key}={value}" for key, value in _extras(record).items())
         room = record.name.removeprefix("skulkd.")
-        text = f"{time} {record.levelname.lower():<8} {room}: {record.getMessage()}{extras}"
+        text = f"{time} {record.levelname.lower():<8} {room}: {_message(record)}{extras}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return _UNSAFE.sub(_shown, text).replace("\n", "\n    ")
+
+
+def _message(record: logging.LogRecord) -> str:
+    """Give a record's text, with the names of the nodes that it speaks of."""
+    text, name_of = record.getMessage(), node_name.get()
+    if name_of is None:
+        return text
+
+    def named(match: re.Match[str]) -> str:
+        name = name_of(match[0])
+        return f"{name} ({match[0]})" if name else match[0]
+
+    return _NODE_ID.sub(named, text)
 
 
 def _shown(match: re.Match[str]) -> str:

@@ -17,7 +17,9 @@ from skulkd.runtime.logs import (
     Logs,
     ScreenHandler,
     command_id,
+    node_name,
 )
+from tests.support.builders import a_node_id
 
 
 class _Terminal(io.StringIO):
@@ -84,6 +86,27 @@ def test_a_terminal_gets_text_for_people() -> None:
     logging.getLogger("skulkd.api.app").warning("slow", extra={"lag_s": 2})
     logs.close()
     assert "warning  api.app: slow lag_s=2\n" in stderr.getvalue()
+
+
+def test_a_node_is_named_with_its_id_wherever_its_name_is_known() -> None:
+    studio, stranger = a_node_id(1), a_node_id(2)
+    stderr = io.StringIO()
+    logs = Logs(directory=None, stderr=stderr)
+    log = logging.getLogger("skulkd")
+    log.warning("follow %s", studio)
+    before = node_name.set(lambda node_id: "studio" if node_id == studio else "")
+    log.warning("follow %s", studio)
+    log.warning("refused %s, of studio (%s)", stranger, studio)
+    log.warning("the word %sx", studio)
+    node_name.reset(before)
+    logs.close()
+    shown = [json.loads(line)["msg"] for line in stderr.getvalue().splitlines()]
+    assert shown == [
+        f"follow {studio}",
+        f"follow studio ({studio})",
+        f"refused {stranger}, of studio ({studio})",
+        f"the word {studio}x",
+    ]
 
 
 def test_foreign_text_neither_commands_a_terminal_nor_forges_a_line() -> None:
