@@ -55,6 +55,9 @@ class MemberView(ControlModel):
     """How the way there is; None for the answering node."""
     link_reason: str = ""
     """Why it is not up."""
+    rtt_median_ms: float | None = None
+    """To it and back, of the last nine words (one in 20 s); None while not measured, never 0."""
+    rtt_last_ms: float | None = None
     addresses: tuple[str, ...] = ()
     dialled: str | None = None
     """The address in use."""

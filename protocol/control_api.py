@@ -248,6 +248,9 @@ class LinkEdge(ControlModel):
     """In use; None where the other side has dialled."""
     silent_s: float | None = None
     """Since the other side was heard."""
+    rtt_median_ms: float | None = None
+    """There and back, of the last nine words (one in 20 s); None while not measured, never 0."""
+    rtt_last_ms: float | None = None
 
 
 class TopologyView(ControlModel):

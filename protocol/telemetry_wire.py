@@ -1,6 +1,7 @@
 """The telemetry plane: one reading a payload, as a tuple with fixed fields, checked by hand.
 
     (kind, name, rank, fields)    fields is None once the reading has been dropped
+    ("echo", number, is_answer)   no reading: how long a word takes there and back
 
 A payload does not say whose reading it is: the connection does, so that nobody can speak for
 another. Monotonic times travel as ages, because every node's clock begins at its own zero.
@@ -53,6 +54,9 @@ MAX_KEYS: Final = 256
 """Of one node."""
 MAX_ACCELERATORS: Final = 64
 MAX_RANK: Final = 255
+_ECHO: Final = "echo"
+_ECHO_START: Final = b"\x93\xa4echo"
+"""An array of three, and its first item, as msgpack has them."""
 _MAX_AGE_S: Final = 1e9
 _MAX_TEXT: Final = 500
 _COMMAND_ID: Final = re.compile(COMMAND_ID_PATTERN)
@@ -84,6 +88,37 @@ def pack_reading(reading: Reading, *, now: float) -> bytes:
 def pack_drop(key: ReadingKey) -> bytes:
     """Encode that a reading of this node has been dropped."""
     return encode_values((*key, None))
+
+
+class Echo(NamedTuple):
+    """A word that is said back at once, to measure how long it takes."""
+
+    number: int
+    """The answer repeats it."""
+    is_answer: bool
+
+
+def pack_echo(echo: Echo) -> bytes:
+    """Encode it."""
+    return encode_values((_ECHO, *echo))
+
+
+def is_echo(payload: bytes) -> bool:
+    """Say whether a payload is no reading but an echo, by its first bytes."""
+    return payload.startswith(_ECHO_START)
+
+
+def unpack_echo(payload: bytes) -> Echo:
+    """Decode it.
+
+    Raises:
+        ProtocolError: `protocol.too_large`, `protocol.bad_frame`.
+    """
+    values = decode_bounded(payload, MAX_PAYLOAD_BYTES["telemetry"])
+    kind, number, is_answer = fields_of(values, 3)
+    if kind != _ECHO or type(is_answer) is not bool:
+        refuse("an echo is none")
+    return Echo(number_of(number), is_answer)
 
 
 def unpack_reading(payload: bytes, sender: NodeId, *, now: float) -> Told:

@@ -78,6 +78,11 @@ def format_percent(done: float | None, total: float | None) -> str:
     return f"{int(100 * min(done, total) / total)} %"
 
 
+def format_rtt(milliseconds: float | None) -> str:
+    """Write how long a word takes to a node and back; hundredths, because a LAN takes tenths."""
+    return UNKNOWN if milliseconds is None else f"{milliseconds:.2f}"
+
+
 def format_count(count: int | None) -> str:
     """Write a count with thousands separated: `32,768`."""
     return UNKNOWN if count is None else f"{count:,}"

@@ -362,6 +362,7 @@ class NodeParts:
             choices=self.choices,
             clock=self.clock,
             random_bytes=os.urandom,
+            rtt_of=rooms.telemetry.echoes.rtt,
             is_durable=lambda: rooms.journal.health().mode == "durable",
         )
 

@@ -34,6 +34,9 @@ from skulk_tui.cli.records import (
 from skulk_tui.formatting import rfc3339
 
 Names = dict[NodeId, str]
+_Rtt = tuple[float | None, float | None]
+"""To a node and back, in milliseconds: the median, and the last."""
+_NO_RTT: _Rtt = (None, None)
 
 
 def names_of(state: StateDocument) -> Names:
@@ -48,6 +51,7 @@ def name_of(names: Names, node_id: NodeId) -> str:
 
 def node_records(state: StateDocument) -> tuple[NodeRecord, ...]:
     """List the members by name."""
+    rtts = {one.target: (one.rtt_median_ms, one.rtt_last_ms) for one in state.topology.links}
     records = (
         _node_record(
             node_id,
@@ -57,6 +61,7 @@ def node_records(state: StateDocument) -> tuple[NodeRecord, ...]:
             liveness=state.liveness.get(node_id, _agreed(member)),
             health=state.node_health.get(node_id),
             resources=state.node_resources.get(node_id),
+            rtt=rtts.get(node_id, _NO_RTT),
         )
         for node_id, member in state.members.items()
     )
@@ -79,6 +84,7 @@ def view_record(node: NodeView) -> NodeRecord:
         liveness=member.liveness,
         health=node.health,
         resources=node.resources,
+        rtt=(member.rtt_median_ms, member.rtt_last_ms),
     )
 
 
@@ -91,6 +97,7 @@ def _node_record(
     liveness: Liveness,
     health: NodeHealthView | None,
     resources: NodeResourcesView | None,
+    rtt: _Rtt,
 ) -> NodeRecord:
     # What was measured before a node went is no news of it; that it went, and where to, is.
     known = resources if liveness in {"alive", "suspect"} else None
@@ -110,6 +117,8 @@ def _node_record(
         disk_free_bytes=known.disk_free_bytes if known else None,
         cpu_ratio=known.cpu_ratio if known else None,
         reading_age_s=resources.reading_age_s if resources else None,
+        rtt_median_ms=rtt[0],
+        rtt_last_ms=rtt[1],
     )
 
 

@@ -36,6 +36,8 @@ def member_record(member: MemberView) -> MemberRecord:
         silent_s=member.silent_s,
         link=member.link,
         link_reason=member.link_reason,
+        rtt_median_ms=member.rtt_median_ms,
+        rtt_last_ms=member.rtt_last_ms,
         addresses=member.addresses,
         dialled=member.dialled,
         api_port=member.api_port,

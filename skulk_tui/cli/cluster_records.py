@@ -17,6 +17,8 @@ class MemberRecord:
     silent_s: float | None
     link: str | None
     link_reason: str
+    rtt_median_ms: float | None
+    rtt_last_ms: float | None
     addresses: tuple[str, ...]
     dialled: str | None
     api_port: int

@@ -12,7 +12,7 @@ from skulk_tui.cli.cluster_records import (
     StrangerRecord,
 )
 from skulk_tui.cli.output import Column, Table, key_values
-from skulk_tui.formatting import UNKNOWN, format_duration, joined, one_line
+from skulk_tui.formatting import UNKNOWN, format_duration, format_rtt, joined, one_line
 
 _KEY_SHOWN = 16
 
@@ -95,6 +95,7 @@ def _members_table(members: Sequence[MemberRecord]) -> Table:
             Column("ROLE", drop=1),
             Column("LINK"),
             Column("HEARD", right=True, drop=2),
+            Column("RTT MS", right=True, drop=5),
             Column("ADDRESS", least=12, drop=3),
             Column("BUILD", drop=4),
             Column("API PORT", right=True, wide_only=True),
@@ -109,6 +110,7 @@ def _members_table(members: Sequence[MemberRecord]) -> Table:
                 f"{one.role}, master" if one.is_master else one.role,
                 "itself" if one.is_self else one.link or UNKNOWN,
                 "here" if one.is_self else _ago(one.silent_s),
+                "here" if one.is_self else format_rtt(one.rtt_median_ms),
                 one.dialled or joined(one.addresses),
                 one.build or UNKNOWN,
                 str(one.api_port) if one.api_port else "none",

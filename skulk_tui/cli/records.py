@@ -35,6 +35,8 @@ class NodeRecord:
     disk_free_bytes: int | None
     cpu_ratio: float | None
     reading_age_s: float | None
+    rtt_median_ms: float | None
+    rtt_last_ms: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from skulk_tui.formatting import (
     format_duration,
     format_percent,
     format_rate,
+    format_rtt,
     joined,
 )
 
@@ -76,6 +77,7 @@ def nodes_table(nodes: Sequence[NodeRecord]) -> Table:
             Column("ID", wide_only=True),
             Column("CPU", right=True, wide_only=True),
             Column("SEEN", right=True, wide_only=True),
+            Column("RTT MS", right=True, wide_only=True),
         ),
         tuple(
             (
@@ -90,6 +92,7 @@ def nodes_table(nodes: Sequence[NodeRecord]) -> Table:
                 node.node_id,
                 format_percent(node.cpu_ratio, 1.0),
                 _ago(node.reading_age_s),
+                format_rtt(node.rtt_median_ms),
             )
             for node in nodes
         ),

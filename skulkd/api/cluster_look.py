@@ -14,6 +14,7 @@ from protocol.state import ClusterState
 from skulkd.cluster.link_views import LinkViews
 from skulkd.cluster.roles import MasterView
 from skulkd.cluster.transport import LinkState
+from skulkd.core.link_rtt import RttOf, no_rtt
 
 
 class MemberLook(NamedTuple):
@@ -26,6 +27,8 @@ class MemberLook(NamedTuple):
     """None for this node, and for one that is no peer yet."""
     dialled: str | None
     silent_s: float | None
+    rtt_median_ms: float | None = None
+    rtt_last_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,13 @@ class ClusterLook:
     members: tuple[MemberLook, ...]
 
 
-def look_at(state: ClusterState, own: NodeId, master: MasterView, links: LinkViews) -> ClusterLook:
+def look_at(
+    state: ClusterState,
+    own: NodeId,
+    master: MasterView,
+    links: LinkViews,
+    rtt_of: RttOf = no_rtt,
+) -> ClusterLook:
     """Look at the members of a state.
 
     Args:
@@ -44,11 +53,12 @@ def look_at(state: ClusterState, own: NodeId, master: MasterView, links: LinkVie
         own: This node.
         master: Who is master, and who is heard.
         links: How the ways to the others are.
+        rtt_of: How long they take.
     """
     by_name = sorted(state.members.values(), key=lambda member: (member.name, member.node_id))
     return ClusterLook(
         None if master.term is None else master.term.master,
-        tuple(_look_at(member, own, master, links) for member in by_name),
+        tuple(_look_at(member, own, master, links, rtt_of) for member in by_name),
     )
 
 
@@ -59,7 +69,9 @@ def liveness_of_member(member: Member, *, is_heard: bool) -> Liveness:
     return "alive" if is_heard else "suspect"
 
 
-def _look_at(member: Member, own: NodeId, master: MasterView, links: LinkViews) -> MemberLook:
+def _look_at(
+    member: Member, own: NodeId, master: MasterView, links: LinkViews, rtt_of: RttOf
+) -> MemberLook:
     node_id = member.node_id
     if node_id == own:
         return MemberLook(
@@ -72,6 +84,7 @@ def _look_at(member: Member, own: NodeId, master: MasterView, links: LinkViews) 
         )
     silent_s = master.silent_s(node_id)
     info = links.peer_info(node_id)
+    rtt = rtt_of(node_id)
     return MemberLook(
         node_id,
         liveness_of_member(member, is_heard=master.is_alive(node_id)),
@@ -79,4 +92,6 @@ def _look_at(member: Member, own: NodeId, master: MasterView, links: LinkViews) 
         link=None if info is None else info.link,
         dialled=None if info is None else info.dialled,
         silent_s=None if silent_s is None else round(silent_s, 3),
+        rtt_median_ms=None if rtt is None else round(rtt.median_ms, 3),
+        rtt_last_ms=None if rtt is None else round(rtt.last_ms, 3),
     )

@@ -26,6 +26,7 @@ from skulkd.api.node_names import name_of
 from skulkd.cluster.guests import Stranger
 from skulkd.cluster.link_views import Duplicate, LinkViews
 from skulkd.cluster.roles import MasterView
+from skulkd.core.link_rtt import RttOf, no_rtt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class OwnSight:
     duplicates: tuple[Duplicate, ...] = ()
     mdns: MdnsView = field(default_factory=lambda: MdnsView(status="off"))
     divergence: DivergenceView | None = None
+    rtt_of: RttOf = no_rtt
 
 
 def cluster_document(
@@ -130,6 +132,7 @@ def member_views(
         is_self = node_id == sight.node_id
         silent_s = None if is_self else master.silent_s(node_id)
         info = None if is_self else links.peer_info(node_id)
+        rtt = None if is_self else sight.rtt_of(node_id)
         views.append(
             MemberView(
                 node_id=node_id,
@@ -143,6 +146,8 @@ def member_views(
                 silent_s=None if silent_s is None else round(silent_s, 3),
                 link=info.link if info else None,
                 link_reason=info.reason if info else "",
+                rtt_median_ms=None if rtt is None else round(rtt.median_ms, 3),
+                rtt_last_ms=None if rtt is None else round(rtt.last_ms, 3),
                 addresses=member.addresses,
                 dialled=info.dialled if info else None,
                 api_port=member.api_port,
@@ -165,6 +170,8 @@ def topology(cluster: ClusterDocument) -> TopologyView:
                 state=one.link or "connecting",
                 address=one.dialled,
                 silent_s=one.silent_s,
+                rtt_median_ms=one.rtt_median_ms,
+                rtt_last_ms=one.rtt_last_ms,
             )
             for one in alive
             if not one.is_self

@@ -35,6 +35,7 @@ from skulkd.core.invitations import (
     write_code,
     write_token,
 )
+from skulkd.core.link_rtt import RttOf
 from skulkd.eventlog.cluster_gateway import ClusterGateway
 from skulkd.eventlog.cluster_log import ClusterLog
 from skulkd.runtime.choices import Choices, KeptChoices
@@ -63,6 +64,7 @@ class ClusterRoomsAccess:
     choices: KeptChoices
     clock: Clock
     random_bytes: Callable[[int], bytes]
+    rtt_of: RttOf
     is_durable: Callable[[], bool]
     """Whether this node's journal reaches its disk."""
 
@@ -95,7 +97,9 @@ class NodeCluster:
         """Show who is there and how they are reached."""
         rooms = self._rooms
         own = rooms.identity.node_id
-        return look_at(rooms.log.replica.state, own, rooms.mastership, rooms.transport)
+        return look_at(
+            rooms.log.replica.state, own, rooms.mastership, rooms.transport, rooms.rtt_of
+        )
 
     async def invite(self, kind: InvitationKind, *, uses: int, ttl_s: int | None) -> Invitation:
         """Make an invitation that this node admits guests by, and open a node that is closed.
@@ -240,6 +244,7 @@ class NodeCluster:
             appended_seq=rooms.log.appended.seq,
             journal="durable" if rooms.is_durable() else "memory",
             build=rooms.build,
+            rtt_of=rooms.rtt_of,
             strangers=rooms.transport.strangers(),
             duplicates=rooms.transport.duplicates(),
             mdns=mdns_view(rooms.door.discovery),

@@ -175,7 +175,8 @@ def _topology(own: NodeId, look: ClusterLook) -> bytes:
     head = f'{{"source":{_text(own)},"target":'
     links = ",".join(
         f'{head}{_text(one.node_id)},"state":"{one.link or "connecting"}"'
-        f',"address":{_text(one.dialled)},"silentS":{_number(one.silent_s)}}}'
+        f',"address":{_text(one.dialled)},"silentS":{_number(one.silent_s)}'
+        f',"rttMedianMs":{_number(one.rtt_median_ms)},"rttLastMs":{_number(one.rtt_last_ms)}}}'
         for one in alive
         if not one.is_self
     )

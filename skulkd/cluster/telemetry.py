@@ -6,20 +6,22 @@ has not renewed for `TTL_S` is forgotten, as is all of a node that is no member 
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from protocol.clock import Clock
 from protocol.errors import ProtocolError
 from protocol.ids import NodeId
-from protocol.readings import Reading, ReadingKey, key_of
+from protocol.readings import NodeReading, Reading, ReadingKey, key_of
 from protocol.telemetry_wire import (
     MAX_KEYS,
+    is_echo,
     pack_drop,
     pack_reading,
     transport_key,
     unpack_reading,
 )
+from skulkd.cluster.link_echoes import LinkEchoes
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import LinkState, Transport
 
@@ -30,6 +32,10 @@ MIN_INTERVAL_S: Final = 0.2
 REFRESH_S: Final = 10.0
 """A reading that does not change is said again this often."""
 TTL_S: Final = 30.0
+NEWS_RATIO: Final = 0.01
+"""A share of free memory or disk; what moves less can wait for the refresh."""
+NEWS_CPU_RATIO: Final = 0.1
+NEWS_LAG_S: Final = 0.1
 _TICK_S: Final = 5.0
 
 
@@ -38,6 +44,7 @@ class _Own:
     """A reading of this node."""
 
     reading: Reading
+    told: Reading | None = None
     sent_at_s: float = float("-inf")
     timer: asyncio.TimerHandle | None = None
 
@@ -65,6 +72,7 @@ class Telemetry:
         """Payloads that did not decode, and readings beyond `MAX_KEYS`."""
         for reading in table.of_node(transport.node_id):
             self._own[key_of(reading)] = _Own(reading)
+        self.echoes: Final = LinkEchoes(transport, clock)
         transport.on_receive("telemetry", self._on_payload)
         transport.on_link(self._on_link)
         self._unsubscribe = table.subscribe(self._on_write)
@@ -80,6 +88,7 @@ class Telemetry:
         if self._is_closed:
             return
         self._is_closed = True
+        self.echoes.close()
         for peer in list(self._heard):
             self.forget(peer)
         self._timer.cancel()
@@ -105,7 +114,7 @@ class Telemetry:
                 return
             own = self._own[key] = _Own(reading)
         own.reading = reading
-        if own.timer is None:
+        if own.timer is None and is_news(reading, own.told):
             self._send_when_due(key, own)
 
     def _send_when_due(self, key: ReadingKey, own: _Own) -> None:
@@ -117,7 +126,7 @@ class Telemetry:
 
     def _send(self, key: ReadingKey, own: _Own) -> None:
         own.timer = None
-        own.sent_at_s = self._clock.monotonic_s()
+        own.told, own.sent_at_s = own.reading, self._clock.monotonic_s()
         self._tell(self._transport.peers(), key, pack_reading(own.reading, now=own.sent_at_s))
 
     def _drop(self, key: ReadingKey, own: _Own) -> None:
@@ -145,6 +154,9 @@ class Telemetry:
             return
         now = self._clock.monotonic_s()
         try:
+            if is_echo(payload):
+                self.echoes.hear(peer, payload)
+                return
             told = unpack_reading(payload, peer, now=now)
         except ProtocolError as error:
             self._refuse(peer, error.message)
@@ -177,3 +189,41 @@ class Telemetry:
                 self._table.drop(peer, key)
             if not heard:
                 del self._heard[peer]
+
+
+def is_news(reading: Reading, told: Reading | None) -> bool:
+    """Say whether a reading differs from the one told last by more than a node at rest moves.
+
+    What moves less is told with the next refresh: a hundred nodes at rest would otherwise wake
+    each other fifty times a second.
+    """
+    if not isinstance(reading, NodeReading) or not isinstance(told, NodeReading):
+        return True
+    free, before = reading.accelerator_free_bytes, told.accelerator_free_bytes
+    return (
+        _has_moved(reading.memory_available_bytes, told.memory_available_bytes)
+        or _has_moved(reading.disk_free_bytes, told.disk_free_bytes)
+        or len(free) != len(before)
+        or any(map(_has_moved, free, before))
+        or abs((reading.cpu_ratio or 0.0) - (told.cpu_ratio or 0.0)) > NEWS_CPU_RATIO
+        or abs((reading.loop_lag_s or 0.0) - (told.loop_lag_s or 0.0)) > NEWS_LAG_S
+        or _without_measures(reading) != _without_measures(told)
+    )
+
+
+def _has_moved(now: int | None, before: int | None) -> bool:
+    if now is None or before is None:
+        return now is not before
+    return abs(now - before) > before * NEWS_RATIO
+
+
+def _without_measures(reading: NodeReading) -> NodeReading:
+    return replace(
+        reading,
+        at_s=0.0,
+        memory_available_bytes=None,
+        accelerator_free_bytes=(),
+        disk_free_bytes=None,
+        cpu_ratio=None,
+        loop_lag_s=None,
+    )

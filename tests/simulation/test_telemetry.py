@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from protocol.ids import ModelId, NodeId
 from protocol.readings import (
     InstanceReading,
@@ -16,9 +18,10 @@ from protocol.readings import (
     TransferReading,
 )
 from protocol.telemetry_wire import MAX_KEYS, pack_reading
+from skulkd.cluster.link_echoes import ECHO_S
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork, SimulatedTransport
-from skulkd.cluster.telemetry import MIN_INTERVAL_S, REFRESH_S, TTL_S, Telemetry
+from skulkd.cluster.telemetry import MIN_INTERVAL_S, REFRESH_S, TTL_S, Telemetry, is_news
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.tasks import sleep
 from skulkd.runtime.virtual_time import run_virtual
@@ -283,7 +286,69 @@ def test_a_still_cluster_says_little() -> None:
         await sleep(1)
         before = network.n_sent
         await sleep(60)
-        # Two readings of three nodes to two peers, every 10 s.
-        assert network.n_sent - before <= 2 * 3 * 2 * 60 / REFRESH_S * 1.1
+        # Two readings of three nodes to two peers, every 10 s; and a word there and back.
+        said = 3 * 2 * 60 * (2 / REFRESH_S + 2 / ECHO_S)
+        assert network.n_sent - before <= said * 1.1
 
     run(story)
+
+
+def _free_there(nodes: list[Node]) -> int | None:
+    return nodes[1].table.readings.nodes[nodes[0].node_id].memory_available_bytes
+
+
+def test_what_moves_little_is_told_with_the_refresh_and_not_before() -> None:
+    async def story(network: SimulatedNetwork, nodes: list[Node]) -> None:
+        nodes[0].table.put_node(nodes[0].reading(1_000_000))
+        await sleep(1)
+        before = network.n_sent
+        for step in range(1, 10):
+            nodes[0].table.put_node(nodes[0].reading(1_000_000 + 1000 * step))
+            await sleep(0.3)
+        assert network.n_sent == before
+        assert _free_there(nodes) == 1_000_000
+        await sleep(REFRESH_S + 5)
+        assert _free_there(nodes) == 1_009_000
+
+    run(story)
+
+
+def test_small_moves_add_up_to_news() -> None:
+    async def story(network: SimulatedNetwork, nodes: list[Node]) -> None:
+        for step in range(4):
+            nodes[0].table.put_node(nodes[0].reading(1_000_000 + 4000 * step))
+            await sleep(0.3)
+        assert _free_there(nodes) == 1_012_000
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory_available_bytes": 980},
+        {"memory_available_bytes": None},
+        {"disk_free_bytes": 480},
+        {"accelerator_free_bytes": (90,)},
+        {"accelerator_free_bytes": (100, 100)},
+        {"cpu_ratio": 0.2},
+        {"loop_lag_s": 0.2},
+        {"journal_durable": False},
+        {"journal_unwritten": 1},
+        {"no_downloads": "offline"},
+    ],
+    ids=str,
+)
+def test_what_matters_is_news(changes: dict[str, Any]) -> None:
+    told = NodeReading(
+        node_id=a_node_id(1),
+        at_s=1.0,
+        memory_available_bytes=1000,
+        disk_free_bytes=500,
+        accelerator_free_bytes=(100,),
+        cpu_ratio=0.0,
+        loop_lag_s=0.0,
+    )
+    assert not is_news(replace(told, at_s=3.0), told)
+    assert is_news(replace(told, at_s=3.0, **changes), told)
+    assert is_news(told, None)

@@ -496,6 +496,7 @@ class SimulatedNode:
             choices=self.choices,
             clock=self.world.clock,
             random_bytes=self.world.chance.randbytes,
+            rtt_of=rooms.telemetry.echoes.rtt,
             is_durable=lambda: rooms.journal.health().mode == "durable",
         )
 

@@ -260,6 +260,7 @@ HELLO: Final = Hello(
     cluster_id=a_cluster_id(),
     base_port=12_416,
 )
+ECHO: Final = telemetry_wire.Echo(number=7, is_answer=True)
 GUESTS: Final[tuple[joining.GuestMessage, ...]] = (
     joining.JoinQuestion(build="0.1.0", digest=CHAIN * 2),
     joining.GuestProof(build="0.1.0", public_key=a_public_key(2), proof=CHAIN * 2),
@@ -327,6 +328,7 @@ def examples() -> dict[str, Example]:
             for one in READINGS
         }
     )
+    found["telemetry/Echo"] = Example(ECHO, telemetry_wire.pack_echo(ECHO))
     return found
 
 

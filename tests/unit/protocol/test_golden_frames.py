@@ -49,7 +49,9 @@ READERS: Final[Mapping[str, Callable[[bytes], object]]] = {
     ),
     "files": files_wire.unpack_files,
     "telemetry": lambda packed: (
-        telemetry_wire.unpack_reading(packed, a_node_id(1), now=NOW_S).reading
+        telemetry_wire.unpack_echo(packed)
+        if telemetry_wire.is_echo(packed)
+        else telemetry_wire.unpack_reading(packed, a_node_id(1), now=NOW_S).reading
     ),
 }
 
@@ -79,7 +81,7 @@ def test_every_kind_of_frame_has_an_example() -> None:
         *names("host", *kinds(joining.HostMessage)),
         *names("data", *kinds(data_wire.DataMessage)),
         *names("files", *kinds(files_wire.FilesFrame)),
-        *names("telemetry", *kinds(Reading)),
+        *names("telemetry", *kinds(Reading), telemetry_wire.Echo),
         *(f"frame/{name}" for name in FRAMES),
     }
     assert set(EXAMPLES) == expected

@@ -11,6 +11,7 @@ from protocol.peer_messages import TermPair
 from skulkd.api.cluster_views import OwnSight, cluster_document, topology
 from skulkd.cluster.guests import Stranger
 from skulkd.cluster.link_views import Duplicate, PeerInfo
+from skulkd.core.link_rtt import LinkRtt
 from tests.support.fake_ports import NODE, make_state
 
 B = NodeId("nbbbbbbbbbbbbbbbb")
@@ -79,6 +80,14 @@ def test_the_master_sees_itself_as_master_and_everybody_alive() -> None:
     assert [one.is_master for one in document.members] == [True, False, False]
     assert (document.quorum.voters, document.quorum.alive) == (3, 3)
     assert (document.commit_seq, document.appended_seq, document.is_open) == (9, 10, True)
+
+
+def test_how_long_a_word_takes_is_shown_of_peers_and_null_where_it_is_not_known() -> None:
+    def rtt_of(node_id: NodeId) -> LinkRtt | None:
+        return None if node_id == C else LinkRtt(median_ms=0.25, last_ms=1.0)
+
+    found = [(one.rtt_median_ms, one.rtt_last_ms) for one in seen(rtt_of=rtt_of).members]
+    assert found == [(None, None), (0.25, 1.0), (None, None)]
 
 
 def test_between_terms_there_is_no_master_but_the_last_one_is_named() -> None:

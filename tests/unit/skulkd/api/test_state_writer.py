@@ -14,6 +14,7 @@ from skulkd.api.dependencies import NodeFace
 from skulkd.api.state_writer import StateWriter
 from skulkd.api.views import state_document
 from skulkd.cluster.link_views import Duplicate, PeerInfo
+from skulkd.core.link_rtt import LinkRtt
 from tests.support.builders import (
     MODEL,
     a_card,
@@ -49,6 +50,10 @@ class Dialled:
         return ()
 
 
+def _rtt_of(node_id: NodeId) -> LinkRtt | None:
+    return LinkRtt(median_ms=0.31249, last_ms=0.5) if node_id == a_node_id(2) else None
+
+
 class Story:
     """One node's states, written by one writer and compared with the document each time."""
 
@@ -64,7 +69,7 @@ class Story:
         self.now = 12.0
 
     def written(self) -> dict[str, Any]:
-        look = look_at(self.state, OWN, self.master, Dialled())
+        look = look_at(self.state, OWN, self.master, Dialled(), _rtt_of)
         text = self.writer.write(
             self.state,
             self.readings,
@@ -77,7 +82,13 @@ class Story:
 
     def check(self) -> dict[str, Any]:
         sight = OwnSight(
-            node_id=OWN, name="node-1", base_port=1, commit_seq=9, appended_seq=9, build="0"
+            node_id=OWN,
+            name="node-1",
+            base_port=1,
+            commit_seq=9,
+            appended_seq=9,
+            build="0",
+            rtt_of=_rtt_of,
         )
         cluster = cluster_document(self.state, sight, self.master, Dialled(), now_s=self.now)
         document = state_document(
@@ -102,6 +113,9 @@ def test_it_is_the_document_field_for_field() -> None:
     story = Story()
     written = story.check()
     assert written["topology"]["links"][0]["address"] == '[fe80::1%"eth0]:12416'
+    first, second = written["topology"]["links"][:2]
+    assert (first["rttMedianMs"], first["rttLastMs"]) == (0.312, 0.5)
+    assert (second["rttMedianMs"], second["rttLastMs"]) == (None, None)
     assert written["nodeResources"][a_node_id(2)]["readingAgeS"] is not None
     assert written["nodeResources"][a_node_id(3)]["readingAgeS"] is None
 
