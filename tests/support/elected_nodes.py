@@ -75,6 +75,7 @@ class SmallLog:
         self.commit_seq = base
         self.leads: TermPair | None = None
         self.follows: TermPair | None = None
+        self._follows_settled = False
         self.story: list[str] = []
         self.n_discarded = 0
         self._journalled: dict[NodeId, int] = {}
@@ -117,6 +118,10 @@ class SmallLog:
         self.append([MasterElected(master=term.master, is_minority=is_minority)])
 
     def follow(self, term: TermPair) -> None:
+        is_minority = self._node.mastership.seen().is_minority
+        if is_minority and self.follows is not None and self._follows_settled:
+            self._node.cluster.on_displaced(self.follows, term)
+        self._follows_settled = not is_minority
         self.leads, self.follows = None, term
         self.story.append(f"follow {term.number}")
 
@@ -482,6 +487,16 @@ class ElectedCluster:
                 assert seq <= node.log.head_seq, f"{seq} was committed and is lost"
                 assert node.log.at(seq)[0] == chain, f"{seq} was committed and is another"
         self.elections.append((asyncio.get_running_loop().time(), term))
+
+    def on_displaced(self, old: TermPair, new: TermPair) -> None:
+        """A master whom half or fewer elected takes the place of one whom a majority did."""
+        if old.master == new.master:
+            return
+        ours, theirs = (self.node_of(pair.master).log.appended for pair in (old, new))
+        settled = (ours.settled_term, ours.settled_seq)
+        assert (theirs.settled_term, theirs.settled_seq) > settled, (
+            f"{new}, of few, displaces {old}"
+        )
 
     def on_send(self, sender: NodeId, receiver: NodeId, message: ElectionMessage) -> None:
         """Count what is said; a vote, once given, is durable, and the only one of its number."""
