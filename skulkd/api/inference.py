@@ -349,7 +349,11 @@ class ChatService:
             frames = self._deps.inference.chat(instance.instance_id, task)
             try:
                 async for frame in frames:
-                    if isinstance(frame, Started | Chunk):
+                    if isinstance(frame, Chunk):  # nearly all are
+                        has_started = True
+                        yield frame
+                        continue
+                    if isinstance(frame, Started):
                         has_started = True
                     elif isinstance(frame, Failed):
                         code = frame.error.code

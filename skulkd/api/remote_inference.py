@@ -45,6 +45,9 @@ CREDIT_BYTES: Final = 256 << 10
 _RENEW_BYTES: Final = CREDIT_BYTES // 2
 _OVERDRAFT_BYTES: Final = 256 << 10
 """The last message may go beyond the credit."""
+_TERMINALS: Final = (Finished, Failed)
+_BEGINNINGS: Final = (Started, Chunk)
+"""Tuples: a union is made anew wherever it is written, and this is asked of every frame."""
 _STREAM_BITS: Final = 48
 """Streams count from a random number, so that no worker takes those of this process for those of
 the one before it."""
@@ -112,6 +115,7 @@ class ClusterInference:
         self._state = state
         self._local = local
         self._links = links
+        self._loop = asyncio.get_running_loop()
         self._streams: dict[int, _Stream] = {}
         self._last_number = chance.getrandbits(_STREAM_BITS)
         self._missed: dict[NodeId, int] = {}
@@ -198,10 +202,13 @@ class ClusterInference:
                     frames, n_bytes = stream.arrived.popleft()
                     for frame in frames:
                         yield frame
-                        if isinstance(frame, Finished | Failed):
+                        if isinstance(frame, _TERMINALS):
                             return
                     self._take(stream, n_bytes)
-                await stream.wait()
+                # As `wait` does, without a coroutine for each frame.
+                waiter = stream.waiter = self._loop.create_future()
+                await waiter
+                stream.waiter = None
         finally:
             self._forget(stream)
 
@@ -293,8 +300,8 @@ class ClusterInference:
             self._lose(stream, "it sends more than it was asked for")
             return
         if not stream.has_started:
-            stream.has_started = any(isinstance(item, Started | Chunk) for item in message.frames)
-        stream.is_over = isinstance(message.frames[-1], Finished | Failed)
+            stream.has_started = any(isinstance(item, _BEGINNINGS) for item in message.frames)
+        stream.is_over = isinstance(message.frames[-1], _TERMINALS)
         stream.arrived.append((message.frames, n_bytes))
         stream.wake()
 

@@ -42,6 +42,9 @@ MAX_WAITING_BYTES: Final = 64 << 20
 """For one peer. Streams stop for want of credit long before; beyond it are the answers to a peer
 that asks and asks and takes nothing."""
 
+_TO_API: Final = (Frames, Taken, PulseAnswer)
+"""A tuple: a union is made anew wherever it is written, and this is asked of every frame."""
+
 _Received_contra = TypeVar("_Received_contra", bound=DataMessage, contravariant=True)
 
 
@@ -214,7 +217,7 @@ class DataLinks:
             return
         api, worker = self._api, self._worker
         for message, n_bytes in messages:
-            if isinstance(message, Frames | Taken | PulseAnswer):
+            if isinstance(message, _TO_API):
                 if api is not None:
                     api.on_message(peer, message, n_bytes)
             elif worker is not None:
