@@ -34,7 +34,7 @@ def state_dir(environ: Mapping[str, str]) -> Path:
 
 
 def may_exist(path: Path) -> bool:
-    """Say whether a file is there; one that cannot be looked for is, so that reading it says why."""
+    """Say whether a file is there; where that cannot be seen, yes: reading it says why."""
     try:
         return path.exists()
     except OSError:
