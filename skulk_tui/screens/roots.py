@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from skulk_tui.screens.cluster import ClusterView
+from skulk_tui.screens.command_detail import CommandDetail
+from skulk_tui.screens.diag import DiagView
 from skulk_tui.screens.node_detail import NodeDetail
 from skulk_tui.screens.store import StoreView
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory
 
-ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {"cluster": ClusterView, "store": StoreView}
-DETAILS: Final[Mapping[str, DetailFactory]] = {"node": NodeDetail}
+ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {
+    "cluster": ClusterView,
+    "store": StoreView,
+    "diag": DiagView,
+}
+DETAILS: Final[Mapping[str, DetailFactory]] = {"node": NodeDetail, "command": CommandDetail}

@@ -1,0 +1,150 @@
+"""The screen Diag: health, events with gaps, logs of any node, the network; one command's story."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.control_api import EventView
+from protocol.session import TimelineEntry, row_key
+from tests.support.builders import NOW_MS, a_command_id, a_node_id
+from tests.support.den_cluster import den_health, den_log_line, fill
+from tests.support.frames import check_frame
+from tests.support.scripted_session import ScriptedSession
+from tests.support.seat import SeatUnderTest, a_seat
+
+
+@pytest.fixture
+def node() -> Iterator[ScriptedSession]:
+    with ScriptedSession() as scripted:
+        fill(scripted)
+        yield scripted
+
+
+async def _go(seat: SeatUnderTest, *, tab: int = 0) -> None:
+    await seat.until_shows("attic-mini")
+    await seat.press("5")
+    await seat.until_shows("- Health")
+    for _ in range(tab):
+        await seat.press("right_square_bracket")
+
+
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (160, 50)], ids=lambda size: f"{size[0]}")
+def test_health_is_as_drawn(node: ScriptedSession, tmp_path: Path, size: tuple[int, int]) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await _go(seat)
+            check_frame(f"diag-health-{size[0]}x{size[1]}", await seat.settled())
+
+    asyncio.run(story())
+
+
+def test_a_check_that_passes_again_goes(node: ScriptedSession, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await seat.until_shows("> den-01", "1 to look at")
+            await seat.press("enter")
+            await seat.until_shows("19.0 GiB are free for models", "skulk models rm MODEL")
+            await seat.press("escape")
+            node.rows("health", {row_key("health", a_node_id(1)): den_health(2)})
+            await seat.until_shows("all is well")
+
+    asyncio.run(story())
+
+
+def test_events_come_live_and_a_gap_is_a_row_of_its_own(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, tab=1)
+            await seat.until_shows("- Events", ".8817", "follow ON")
+            lost = EventView(
+                term=7, seq=8900, at_ms=NOW_MS, kind="MemberLost", event={"node_id": a_node_id(4)}
+            )
+            node.lines("events", [lost], gap="events 8818 to 8899 are no longer kept")
+            await seat.until_shows("gap: events 8818 to 8899", "MemberLost", a_node_id(4))
+
+    asyncio.run(story())
+
+
+def test_a_log_is_chosen_by_node_filtered_by_level_and_expression(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, tab=3)
+            await seat.until_shows("Log of the node attached to", "serving", "a reading is late")
+            await seat.press("L")
+            await seat.until(lambda: "serving" not in seat.text)
+            assert "a reading is late" in seat.text
+            await seat.press("colon")
+            await seat.type("logs den-02 level info")
+            await seat.press("enter")
+            await seat.until_shows("Log of den-02   level info+", "serving")
+            assert node.subscribed("logs")[-1].node == a_node_id(2)
+            await seat.press("colon")
+            await seat.type("grep late$")
+            await seat.press("enter")
+            await seat.until(lambda: "serving" not in seat.text)
+            await seat.press("colon")
+            await seat.type("grep (")
+            await seat.press("enter")
+            await seat.until_shows("is no regular expression")
+
+    asyncio.run(story())
+
+
+def test_hostile_log_lines_are_shown_as_text(node: ScriptedSession, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, tab=3)
+            node.lines("logs", [den_log_line("\x1b[2J[red]gone[/red]\x07 \u202eabc " + "x" * 5000)])
+            await seat.until_shows("[2J[red]gone[/red] abc")
+            assert "\x1b" not in seat.text
+
+    asyncio.run(story())
+
+
+def test_the_network_shows_each_link_with_its_age(node: ScriptedSession, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, tab=4)
+            await seat.until_shows("- Network 3", "silent", "2.9 s ago")
+            check_frame("diag-network-80x24", await seat.settled())
+
+    asyncio.run(story())
+
+
+def test_traces_say_what_they_need_and_show_nothing_made_up(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, tab=2)
+            await seat.until_shows("no traces yet", "flight recorder")
+
+    asyncio.run(story())
+
+
+def test_one_commands_story_is_told_across_nodes(node: ScriptedSession, tmp_path: Path) -> None:
+    async def story() -> None:
+        entries = [
+            TimelineEntry(at_ms=NOW_MS, source="event", kind="InstancePlaced", text="on den-02"),
+            TimelineEntry(
+                at_ms=NOW_MS + 20, source="log", kind="info", text="spawning",
+                node_id=a_node_id(2), node_name="den-02",
+            ),
+        ]  # fmt: skip
+        node.lines("command", entries)
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("colon")
+            await seat.type(f"command {a_command_id()}")
+            await seat.press("enter")
+            await seat.until_shows("cluster", "InstancePlaced on den-02", "den-02", "spawning")
+            assert node.subscribed("command")[-1].command_id == a_command_id()
+
+    asyncio.run(story())
