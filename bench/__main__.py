@@ -32,6 +32,7 @@ BENCHES: Final = (
     "failover",
     "join",
     "idle",
+    "session",
 )
 RESULTS: Final = ROOT / "bench" / "results"
 MARKS: Final = {"stretch": "green", "gate": "yellow", "missed": "red"}
