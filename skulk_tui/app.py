@@ -8,12 +8,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
-from textual.app import App
 from textual.driver import Driver
 from textual.screen import Screen
 
 from protocol.session import RowTopic
 from skulk_tui.changes import Change, Option
+from skulk_tui.crashes import QuietApp
 from skulk_tui.frames import DataClock
 from skulk_tui.lines import Line
 from skulk_tui.screens.dialogs import ChoiceDialog, TextDialog
@@ -39,7 +39,7 @@ _CLOSE_S: Final = 1.0
 
 
 @final
-class SkulkTui(App[int], inherit_bindings=False):
+class SkulkTui(QuietApp[int], inherit_bindings=False):
     """`skulk tui`.
 
     Args:
@@ -62,7 +62,10 @@ class SkulkTui(App[int], inherit_bindings=False):
         data_hz: float = 4.0,
         driver_class: type[Driver] | None = None,
     ) -> None:
-        super().__init__(driver_class=driver_class)
+        # Without it Textual turns the 16 colours, and no colour, into 24-bit codes of its own.
+        super().__init__(
+            driver_class=driver_class, ansi_color=True if theme in {"ansi", "mono"} else None
+        )
         self.seat = seat
         self._first_theme: ThemeName = theme
         self._frames = DataClock(data_hz)

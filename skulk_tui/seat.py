@@ -19,11 +19,15 @@ from skulk_tui.lines import Line
 from skulk_tui.registry import Registry
 from skulk_tui.session_link import SessionLink
 from skulk_tui.table_model import Ref
-from skulk_tui.view_state import ViewState
+from skulk_tui.view_state import Changes, ViewState
 
 
 class Shell(Protocol):
     """What the application does for its parts."""
+
+    def take(self, changes: Changes) -> None:
+        """Show what the link has changed in the view, at the next frame."""
+        ...
 
     def show_changed(self) -> None:
         """Draw the rows on top and below anew."""
@@ -81,6 +85,11 @@ class Seat:
     def now(self) -> float:
         """Give monotonic seconds."""
         return self.clock.monotonic_s()
+
+    def take(self, changes: Changes) -> None:
+        """Have shown what the link has changed in the view."""
+        if self.shell is not None:
+            self.shell.take(changes)
 
     def tell(self, text: str, *, level: str = "info") -> None:
         """Tell the operator something in the flash row."""

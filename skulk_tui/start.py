@@ -8,12 +8,11 @@ import sys
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, get_args
+from typing import TYPE_CHECKING, get_args
 
 from protocol.errors import ClientError
 from skulk_tui.clipboard import Clipboard, clipboard_choice
 from skulk_tui.clock import SystemClock
-from skulk_tui.flash import FlashLog
 from skulk_tui.glyphs import ASCII, UNICODE, GlyphSet
 from skulk_tui.own_files import state_dir
 from skulk_tui.profiles import TuiSettings, read_config
@@ -28,7 +27,9 @@ from skulk_tui.terminal import (
 )
 from skulk_tui.tls_pins import TlsTrust
 
-CRASHED: Final = 1
+if TYPE_CHECKING:
+    from skulk_tui.app import SkulkTui
+    from skulk_tui.seat import Seat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +65,39 @@ def run_tui(
     ascii_only = wishes.is_ascii or settings.glyphs == "ascii" or bool(environ.get("SKULK_ASCII"))
     terminal = read_terminal(environ, ascii_only=ascii_only)
 
+    from skulk_tui.crashes import run_app
+
+    seat = _make_seat(target, wishes, settings, terminal, trust)
+    app = _make_app(seat, settings, terminal, _choose_theme(wishes, settings, terminal))
+    seat.clipboard = Clipboard(
+        clipboard_choice(environ),
+        environ=environ,
+        send=app.write_to_terminal,
+        state_dir=state_dir(environ),
+    )
+    return run_app(
+        app,
+        mouse=settings.mouse,
+        clock=seat.clock,
+        state_dir=state_dir(environ),
+        stderr=sys.stderr,
+    )
+
+
+def _make_seat(
+    target: Target, wishes: Wishes, settings: TuiSettings, terminal: Terminal, trust: TlsTrust
+) -> "Seat":
     from skulk_tui.actions.all_actions import ALL_ACTIONS
-    from skulk_tui.app import SkulkTui
-    from skulk_tui.driver import SkulkDriver, ask_background
     from skulk_tui.registry import Registry
     from skulk_tui.seat import Seat
     from skulk_tui.session_link import SessionLink
     from skulk_tui.session_socket import WebSocketConnector
     from skulk_tui.view_state import Changes, ViewState
 
-    theme = wishes.theme or _theme_of(settings)
-    if theme is None:
-        asked = ask_background(ASK_BACKGROUND_S) if terminal.asks_background else None
-        theme = terminal.theme(asked)
     view, clock = ViewState(), SystemClock()
 
     def on_change(changes: Changes) -> None:
-        app.take(changes)
+        seat.take(changes)
 
     link = SessionLink(
         target,
@@ -96,22 +113,37 @@ def run_tui(
         clock=clock,
         glyphs=_glyphs(settings, terminal),
         registry=Registry(ALL_ACTIONS),
-        flash=FlashLog(),
         profile=target.profile,
         is_protected=target.protect,
         is_readonly=wishes.is_readonly or target.readonly or settings.readonly,
     )
-    app = SkulkTui(
-        seat, theme=theme, data_hz=min(settings.rate_hz, terminal.data_hz), driver_class=SkulkDriver
+    return seat
+
+
+def _make_app(
+    seat: "Seat", settings: TuiSettings, terminal: Terminal, theme: ThemeName
+) -> "SkulkTui":
+    from skulk_tui.app import SkulkTui
+    from skulk_tui.driver import SkulkDriver
+
+    return SkulkTui(
+        seat,
+        theme=theme,
+        data_hz=min(settings.rate_hz, terminal.data_hz),
+        driver_class=SkulkDriver,
     )
-    seat.clipboard = Clipboard(
-        clipboard_choice(environ),
-        environ=environ,
-        send=app.write_to_terminal,
-        state_dir=state_dir(environ),
-    )
-    ended = app.run(mouse=settings.mouse)
-    return CRASHED if app.return_code is None else ended or app.return_code
+
+
+def _choose_theme(wishes: Wishes, settings: TuiSettings, terminal: Terminal) -> ThemeName:
+    """Choose the colours; NO_COLOR stands above every wish."""
+    from skulk_tui.driver import ask_background
+
+    if terminal.colour_depth == "none":
+        return "mono"
+    wished = wishes.theme or _theme_of(settings)
+    if wished is not None:
+        return wished
+    return terminal.theme(ask_background(ASK_BACKGROUND_S) if terminal.asks_background else None)
 
 
 def theme_named(word: str, rule: str) -> ThemeName:

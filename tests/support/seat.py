@@ -105,7 +105,7 @@ async def a_seat(
     view, clock = ViewState(), SystemClock()
 
     def on_change(changes: Changes) -> None:
-        app.take(changes)
+        seat.take(changes)
 
     link = SessionLink(
         Target(url=url, url_rule="--node", seeds=seeds, api_key=api_key),
