@@ -158,6 +158,7 @@ class Session:
     def on_lost(self) -> None:
         """The socket is closed."""
         self._release()
+        _log.info("a session of %s is over", self._who.name)
         self._parts.on_over(self)
 
     # ---- Frames of the client ----

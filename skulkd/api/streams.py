@@ -71,7 +71,8 @@ class KeptStream:
         self._readers: set[StreamReader] = set()
         self._left_bytes = 0
         """Up to where the last reader had read when it went."""
-        self.unread_since_s: float | None = None
+        now_s = asyncio.get_running_loop().time()
+        self.unread_since_s: float | None = None if live is not None else now_s
         """Since when nobody reads; None while somebody does."""
         self._room: asyncio.Event | None = None
         self._is_abandoned = False

@@ -143,6 +143,17 @@ def test_a_stream_that_nobody_reads_is_given_up_after_a_minute() -> None:
     tell(story)
 
 
+def test_a_stream_that_nobody_ever_read_is_given_up_too() -> None:
+    async def story(kept: Kept) -> None:
+        kept.open()
+        await asyncio.sleep(59)
+        assert kept.given_up == []
+        await asyncio.sleep(3)
+        assert set(kept.given_up) == {ONE}
+
+    tell(story)
+
+
 def test_an_ended_stream_is_kept_for_ten_minutes() -> None:
     async def story(kept: Kept) -> None:
         kept.open().end()

@@ -221,6 +221,29 @@ def test_a_stopping_node_says_so() -> None:
     with_api(story)
 
 
+def test_a_bug_ends_its_own_session_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(text: bytes) -> None:
+        del text
+        message = "a bug"
+        raise RuntimeError(message)
+
+    async def story(api: Api) -> None:
+        async with session_with(api.port) as client:
+            with monkeypatch.context() as patched:
+                patched.setattr("skulkd.api.session.read_client_frame", broken)
+                await client.send(type="ping")
+                closing = await client.closed()
+            assert closing is not None
+            assert closing["error"]["code"] == "internal.bug"
+        async with session_with(api.port):
+            pass
+
+    with_api(story)
+    assert "a bug" in caplog.text
+
+
 def test_so_many_sessions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skulkd.api.session_routes.MAX_SESSIONS", 1)
 
