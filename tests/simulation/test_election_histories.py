@@ -15,6 +15,7 @@ from protocol.errors import SkulkError
 from protocol.peer_messages import TermPair
 from protocol.state import Policy
 from skulkd.cluster.simulated import NetworkFaults
+from skulkd.core.sight import LEASE_S
 from skulkd.runtime.tasks import sleep
 from skulkd.runtime.virtual_time import run_virtual
 from tests.support.elected_nodes import ElectedCluster, ElectedNode, chance
@@ -89,6 +90,8 @@ class History:
                     slept_s = self.rng.choice((0.7, 2.5, 12.0))
                     self.note(f"{node.number} sleeps for {slept_s} s")
                     node.clock.sleep(slept_s)
+                    # Nothing has run on it since; it must know all the same.
+                    assert slept_s < LEASE_S or not node.mastership.is_master
             case 7:
                 self.harm_disk(node)
             case 8:

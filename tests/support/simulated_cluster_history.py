@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, assert_never, final
 from protocol.ids import ClusterId, NodeId
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork
 from skulkd.core.apply import state_hash
+from skulkd.core.sight import LEASE_S
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from tests.support.builders import a_digest, a_node_id
 from tests.support.durable_words import DurableWords
@@ -185,7 +186,7 @@ class ClusterHistory:
     async def _do(self, act: Sleep | HandOver | Remove | Key) -> None:
         match act:
             case Sleep():
-                self.boxes[self._number(act.node)].world.clock.sleep(act.slept_s)
+                self._sleep(self.boxes[self._number(act.node)], act.slept_s)
                 await self._become_whole()
             case HandOver():
                 body = {} if act.to is None else {"node": f"box-{self._number(act.to)}"}
@@ -249,6 +250,13 @@ class ClusterHistory:
                 world.machine.crowd(act.taken_bytes)
             case _:
                 assert_never(act)
+
+    def _sleep(self, box: Box, slept_s: float) -> None:
+        """Suspend a machine; whoever was master there knows at once that it may not decide."""
+        box.world.clock.sleep(slept_s)
+        node = box.running
+        if slept_s > LEASE_S and node is not None and node.rooms.mastership.is_master:
+            self._problems.append(f"{box.world.name} slept for {slept_s} s, and decides")
 
     def _befall(self, doing: Coroutine[Any, Any, object]) -> None:
         """Have something happen to a node, while the history goes on."""
