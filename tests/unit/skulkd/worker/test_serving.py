@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 
@@ -12,6 +12,7 @@ from skulkd.runtime.clock import SystemClock
 from skulkd.worker.serving import OpenStream, Serving, StreamEndedError
 from skulkd.worker.slots import SlotLimits, Slots
 from tests.support.builders import a_command_id
+from tests.support.turns import run, settle
 
 STOPPING = ErrorBody(code="cluster.stopping", message="stopping")
 CANCELLED = ErrorBody(code="request.cancelled", message="cancelled")
@@ -67,19 +68,6 @@ def a_task(number: int = 1) -> ChatTask:
 
 async def collect(frames: AsyncIterator[Frame]) -> list[Frame]:
     return [frame async for frame in frames]
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(5.0):
-            await story()
-
-    asyncio.run(bounded())
 
 
 def test_frames_pass_through_in_order_to_the_engines_own_terminal() -> None:

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,6 +12,7 @@ from protocol.tasks import ChatMessage, ChatTask
 from skulkd.runtime.clock import SystemClock
 from skulkd.worker.slots import SlotLimits, Slots
 from tests.support.builders import a_command_id
+from tests.support.turns import run, settle
 
 
 class CountingClient:
@@ -92,19 +93,6 @@ class Holder:
         self.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await self.task
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(5.0):
-            await story()
-
-    asyncio.run(bounded())
 
 
 def test_a_cancelled_holder_frees_its_slot_and_a_cancelled_waiter_its_place() -> None:
