@@ -9,12 +9,11 @@ import typer
 from protocol.control_api import (
     CommandAccepted,
     InstanceView,
-    PlaceInstanceBody,
     PreviewsDocument,
 )
 from protocol.errors import ClientError, PlacementError, SkulkError, error_of
-from protocol.ids import DIGEST_PATTERN, Digest, ModelId, NodeId, parse_model_id
-from protocol.placements import Plan
+from protocol.ids import DIGEST_PATTERN, Digest, parse_model_id
+from protocol.placements import Plan, Shape
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import (
     Names,
@@ -32,55 +31,13 @@ from skulk_tui.cli.suggestions import complete_node, naming_the_nearest_model, n
 from skulk_tui.cli.tables import candidates_tables, instances_table
 from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
-from skulk_tui.client import Query, envelope_of, path_of
+from skulk_tui.client import envelope_of, path_of
 from skulk_tui.formatting import format_bytes, format_count, format_duration, joined
+from skulk_tui.wish import BACKEND_FORM, PLAN_ID_SHOWN, Wish
 
-_BACKEND: Final = re.compile(r"^(scripted|llama_server|llama_cpp|mlx|vllm)(-[a-z]+)?$")
 _BACKENDS_SHOWN: Final = ("llama_server", "llama_cpp", "mlx", "vllm", "scripted")
 _PLAN_ID: Final = re.compile(DIGEST_PATTERN)
 _PLAN_PREFIX: Final = re.compile(r"^[0-9a-f]{8,63}$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What the operator asks for; everything left out is the planner's choice."""
-
-    model_id: ModelId
-    nodes: tuple[NodeId, ...]
-    excluded_nodes: tuple[NodeId, ...]
-    min_nodes: int
-    backend: str | None
-    context_tokens: int | None
-    slots: int | None
-
-    def query(self) -> Query:
-        """Write it as the query of `/instance/previews`."""
-        query: dict[str, str | tuple[str, ...]] = {"model_id": self.model_id}
-        if self.nodes:
-            query["node_ids"] = self.nodes
-        if self.excluded_nodes:
-            query["excluded_node_ids"] = self.excluded_nodes
-        chosen = {
-            "min_nodes": self.min_nodes if self.min_nodes > 1 else None,
-            "backend": self.backend,
-            "context_tokens": self.context_tokens,
-            "slots": self.slots,
-        }
-        query.update({name: str(value) for name, value in chosen.items() if value is not None})
-        return query
-
-    def body(self, plan_id: Digest | None) -> PlaceInstanceBody:
-        """Write it as the body of `POST /place_instance`."""
-        return PlaceInstanceBody(
-            model_id=self.model_id,
-            nodes=self.nodes,
-            excluded_nodes=self.excluded_nodes,
-            min_nodes=self.min_nodes,
-            backend=self.backend,
-            context_tokens=self.context_tokens,
-            slots=self.slots,
-            plan_id=plan_id,
-        )
 
 
 def add_place(app: typer.Typer) -> None:
@@ -128,6 +85,7 @@ def place(
     min_nodes: Annotated[
         int, typer.Option(min=1, max=128, metavar="N", help="Split over at least so many nodes.")
     ] = 1,
+    shape: Annotated[Shape | None, typer.Option(help="How the model is spread over nodes.")] = None,
     backend: Annotated[
         str | None, typer.Option(metavar="TAG", help="Such as llama_server-cpu.")
     ] = None,
@@ -141,7 +99,7 @@ def place(
     The wait ends early when the placement fails; ending the wait does not end the work.
     """
     model_id = parse_model_id(model)
-    if backend is not None and _BACKEND.match(backend) is None:
+    if backend is not None and BACKEND_FORM.match(backend) is None:
         raise unknown_value("a backend", backend, _BACKENDS_SHOWN)
     state = state_of(session)
     wish = Wish(
@@ -149,6 +107,7 @@ def place(
         nodes=node_ids_of(state, nodes or []),
         excluded_nodes=node_ids_of(state, exclude or []),
         min_nodes=min_nodes,
+        shape=shape,
         backend=backend,
         context_tokens=context,
         slots=slots,
@@ -271,7 +230,7 @@ class Placing:
         raise PlacementError(
             "placement.plan_changed",
             f"no plan of now begins with {text}",
-            remediation=f"Take the plan of now: `--plan {document.plans[0].plan_id[:12]}`.",
+            remediation=_take(document.plans[0]),
         )
 
     def _tell_what_stands_against_it(self, error: SkulkError, plan_id: Digest | None) -> None:
@@ -285,7 +244,9 @@ class Placing:
                 self.session.narrate(f"changed: {difference}")
             self.session.narrate(f"the plan now: {plan_text(envelope.plan, self.names)}")
             self.notes.remember([envelope.plan])
-            error.remediation = f"Take the plan of now: `--plan {envelope.plan.plan_id[:12]}`."
+            error.remediation = (
+                f"Take the plan of now: `--plan {envelope.plan.plan_id[:PLAN_ID_SHOWN]}`."
+            )
         for refusal in envelope.refusals:
             change = refusal.smallest_change
             if change is not None and change.text:
@@ -315,6 +276,10 @@ def refused(document: PreviewsDocument) -> SkulkError:
     )
 
 
+def _take(plan: Plan) -> str:
+    return f"Take the plan of now: `--plan {plan.plan_id[:PLAN_ID_SHOWN]}`."
+
+
 def plan_text(plan: Plan, names: Names) -> str:
     """Write a plan in one line."""
     nodes = joined(name_of(names, shard.node_id) for shard in plan.shards)
@@ -323,5 +288,5 @@ def plan_text(plan: Plan, names: Names) -> str:
     download = f", {format_bytes(plan.download_bytes)} to download" if plan.download_bytes else ""
     return (
         f"{plan.backend} on {nodes}, context {format_count(plan.context_tokens)},"
-        f" {slots}, {format_bytes(needed)}{download}, plan {plan.plan_id[:12]}"
+        f" {slots}, {format_bytes(needed)}{download}, plan {plan.plan_id[:PLAN_ID_SHOWN]}"
     )

@@ -5,13 +5,13 @@ A note is a convenience: where none can be written or read, `--plan` works witho
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, final
 
 from pydantic import ValidationError
 
-from protocol.ids import Digest
+from protocol.ids import Digest, NodeId
 from protocol.placements import Plan
 from skulk_tui.formatting import format_bytes, format_count, joined
 
@@ -69,11 +69,17 @@ class PlanNotes:
             return []
 
 
-def differences(then: Plan, now: Plan) -> list[str]:
-    """Name what differs between two plans for one model; pure."""
+def differences(then: Plan, now: Plan, *, name_of: Callable[[NodeId], str] = str) -> list[str]:
+    """Name what differs between two plans for one model; pure.
+
+    Args:
+        then: The plan before.
+        now: The plan after.
+        name_of: Gives a node's name; left out, nodes are called by their ids.
+    """
 
     def nodes(plan: Plan) -> str:
-        return joined(shard.node_id for shard in plan.shards)
+        return joined(name_of(shard.node_id) for shard in plan.shards)
 
     def headroom(plan: Plan) -> str:
         return format_bytes(min(shard.memory.headroom_bytes for shard in plan.shards))

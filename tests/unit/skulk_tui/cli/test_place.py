@@ -154,6 +154,14 @@ def test_several_nodes_are_asked_for_in_the_preview_and_in_the_placement(node: F
     assert skulk("place", MODEL, "--min-nodes", "0", node=node.url).code == 2
 
 
+def test_a_shape_is_asked_for_and_an_unknown_one_is_refused_here(node: FakeNode) -> None:
+    skulk("place", MODEL, "--shape", "rpc", node=node.url)
+    assert node.asked("POST", "/place_instance")[0].body["shape"] == "rpc"
+    ran = skulk("place", MODEL, "--shape", "ring", node=node.url)
+    assert ran.code == 2
+    assert "'single', 'pipeline', 'tensor', 'rpc'" in ran.err
+
+
 def test_an_unknown_node_names_the_nearest_and_places_nothing(node: FakeNode) -> None:
     ran = skulk("place", MODEL, "--nodes", "box1", node=node.url)
     assert (ran.code, ran.err.splitlines()[-1]) == (2, "  remedy: Did you mean 'box-1'?")
