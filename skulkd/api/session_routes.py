@@ -4,6 +4,7 @@ from typing import Final, final
 
 from protocol.errors import RequestError
 from protocol.session import CLIENT_FRAME_MAX_BYTES
+from skulkd.api.auth import includes
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Request, UpgradeReply
 from skulkd.api.interrupt import stopping
@@ -13,6 +14,8 @@ from skulkd.api.session_ports import Door
 from skulkd.api.session_topics import RowTopics
 
 MAX_SESSIONS: Final = 64
+MAX_WITHOUT_READ: Final = 32
+"""Of these, so that clients of models cannot keep an operator out."""
 _VERSION: Final = b"13"
 
 
@@ -62,17 +65,22 @@ class SessionRoutes:
                 f"Sec-WebSocket-Key is not valid: {error}",
                 remediation="Use a WebSocket client.",
             ) from error
-        if len(self._sessions) >= MAX_SESSIONS:
-            raise RequestError(
-                "request.overloaded",
-                f"{MAX_SESSIONS} sessions are open",
-                remediation="End some of them, or attach to another node.",
-                retry_after_s=5,
-            )
+        self._check_room(request)
         session = Session(request, self._parts())
         socket = WebSocketConnection(session, max_bytes=CLIENT_FRAME_MAX_BYTES)
         session.attach(socket)
         return UpgradeReply(connection=request.connection, head=head, protocol=socket)
+
+    def _check_room(self, request: Request) -> None:
+        can_read = includes(request.principal.scope, "read")
+        limit = MAX_SESSIONS if can_read else MAX_WITHOUT_READ
+        if len(self._sessions) >= limit:
+            raise RequestError(
+                "request.overloaded",
+                f"{len(self._sessions)} sessions are open, no more are taken",
+                remediation="End some of them, or attach to another node.",
+                retry_after_s=5,
+            )
 
     def _parts(self) -> SessionParts:
         assert self.door is not None  # ruff: ignore[assert]  the app sets it before it serves

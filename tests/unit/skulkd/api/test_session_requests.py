@@ -186,6 +186,27 @@ def test_a_key_allows_in_a_session_what_it_allows_over_http(scope: Scope) -> Non
     with_api(story)
 
 
+def test_clients_of_models_leave_room_for_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skulkd.api.session_routes.MAX_WITHOUT_READ", 1)
+
+    async def story(api: Api) -> None:
+        infer = {"x-api-key": with_key(api.daemon, "infer")}
+        state = api.daemon.state.state
+        keys = dict(state.api_keys)
+        read = {"x-api-key": with_key(api.daemon, "read")}
+        keys |= api.daemon.state.state.api_keys
+        api.daemon.state.state = state.model_copy(update={"api_keys": keys})
+        async with session_with(api.port, headers=infer):
+            with pytest.raises(InvalidStatus) as refused:
+                async with session_with(api.port, headers=infer):
+                    pass
+            assert refused.value.response.status_code == 503
+            async with session_with(api.port, headers=read):
+                pass
+
+    with_api(story)
+
+
 def test_a_revoked_key_ends_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skulkd.api.session.KEY_CHECK_S", 0.2)
 
