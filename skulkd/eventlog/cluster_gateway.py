@@ -44,7 +44,8 @@ class GatewayLimits:
     replica_wait_s: float = 2.0
     """After the answer, for this node's replica."""
     pause_s: float = 0.2
-    """Between two tries with one and the same master."""
+    """Between two tries with one and the same master, and two looks whether there is one: that it
+    was late for a moment is told to nobody."""
 
 
 @final
@@ -128,9 +129,7 @@ class ClusterGateway:
                 left_s = deadline_s - loop.time()
             if left_s <= 0:
                 raise self._given_up(last)
-            if term is None:
-                await self._wait_change(left_s)
-            elif self._masters.term == term:
+            if self._masters.term == term:
                 await self._wait_change(min(left_s, self._limits.pause_s))
 
     async def _try(self, term: TermPair, command: Command, within_s: float) -> CommandReply:

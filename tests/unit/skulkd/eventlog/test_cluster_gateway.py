@@ -54,6 +54,20 @@ def test_a_command_that_waits_is_taken_by_the_master_that_comes() -> None:
     with_world(story)
 
 
+def test_a_master_that_was_late_for_a_moment_is_asked_though_nobody_was_told_of_it() -> None:
+    async def story(world: LogWorld) -> None:
+        await world.found(2)
+        second = world.node(2)
+        term, second.masters.term = second.masters.term, None
+        submitted = asyncio.ensure_future(second.submit(an_added_card(1)))
+        await asyncio.sleep(0.1)
+        second.masters.term = term
+        async with asyncio.timeout(0.3):
+            assert (await submitted).durable == "member"
+
+    with_world(story)
+
+
 def test_a_refusal_of_the_master_comes_through_at_once() -> None:
     from protocol.commands import StopInstance
 
