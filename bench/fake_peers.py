@@ -17,10 +17,11 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, Final, final
 
+from protocol.codec import pack
 from protocol.commands import AdmitMember, Command, ReportFacts
-from protocol.errors import SkulkError
+from protocol.errors import ProtocolError, SkulkError
 from protocol.ids import NodeId, command_id_of, node_id_of
-from protocol.joining import JoinRequest
+from protocol.joining import JoinQuestion, JoinRequest, read_guest
 from protocol.nodes import NodeCapabilities
 from protocol.peer_messages import (
     Campaign,
@@ -37,17 +38,18 @@ from protocol.peer_messages import (
 from protocol.readings import HoldingsReading, NodeReading, Reading, key_of
 from protocol.telemetry_wire import pack_reading, transport_key
 from skulkd.cluster.curve_keys import make_key_pair
+from skulkd.cluster.guests import GuestReply
 from skulkd.cluster.join_guest import JoinGuest
+from skulkd.cluster.own_requests import OwnRequests
 from skulkd.cluster.peer_calls import ControlCalls
 from skulkd.cluster.telemetry import REFRESH_S
 from skulkd.cluster.transport import Peer
 from skulkd.cluster.zmq_guest_dialler import ZmqGuestDialler
 from skulkd.cluster.zmq_transport import ZmqTransport
-from skulkd.core.election import HEARTBEAT_S
+from skulkd.core.election import BEAT_GRACE_S, HEARTBEAT_S
 from skulkd.core.invitations import OpenToken, read_token
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.tasks import Tasks
-from skulkd.worker.readings import PERIOD_S
 from tests.support.builders import some_facts
 
 _HOST: Final = "127.0.0.1"
@@ -86,6 +88,7 @@ class _FakePeer:
             on_death=_die,
         )
         self._calls = ControlCalls(self._transport, rng=self._rng, tasks=tasks)
+        self._requests = OwnRequests(build="bench", on_change=self._let_in)
         self._daemon = Peer(
             node_id=node_id_of(token.inviter_key),
             public_key=token.inviter_key,
@@ -104,6 +107,8 @@ class _FakePeer:
             hash_seq=0,
             state_hash=b"",
         )
+        self._beaten_s = clock.monotonic_s()
+        self._transport.on_guest(self._on_guest)
         self._transport.on_receive("election", self._on_election)
         self._transport.on_receive("events", self._on_events)
 
@@ -121,13 +126,14 @@ class _FakePeer:
         )
         # A member hears so many guests of one host in a second, and all of these are of one.
         await asyncio.sleep(_JOIN_PAUSE_S)
-        guest = JoinGuest(dialler=ZmqGuestDialler(), clock=self._clock)
+        guest = JoinGuest(dialler=ZmqGuestDialler(), clock=self._clock, requests=self._requests)
         await guest.join_by_token(self._token, request)
         self._transport.set_peers({self._daemon.node_id: self._daemon})
         async with asyncio.timeout(_TIMEOUT_S):
             while self._transport.link(self._daemon.node_id) != "up":
                 await asyncio.sleep(_POLL_S)
-        self._tasks.start(self._beat(), name=f"heartbeats of {name}")
+        self._beat()
+        self._tasks.start(self._keep_beating(), name=f"heartbeats of {name}")
         self._tasks.start(self._tell_readings(), name=f"readings of {name}")
         await self.renew()
         await self._submit(
@@ -171,22 +177,30 @@ class _FakePeer:
             else:
                 return
 
-    async def _beat(self) -> None:
-        await asyncio.sleep(self._rng.uniform(0, HEARTBEAT_S))
+    def _beat(self) -> None:
+        self._beaten_s = self._clock.monotonic_s()
+        self._say(self._heartbeat)
+
+    async def _keep_beating(self) -> None:
+        """Say its heartbeat when the master's does not come, as a member does."""
+        due_s = HEARTBEAT_S + BEAT_GRACE_S
         while True:
-            self._say(self._heartbeat)
-            await asyncio.sleep(HEARTBEAT_S)
+            silent_s = self._clock.monotonic_s() - self._beaten_s
+            if silent_s >= due_s:
+                self._beat()
+            else:
+                await asyncio.sleep(due_s - silent_s)
 
     async def _tell_readings(self) -> None:
-        await asyncio.sleep(self._rng.uniform(0, PERIOD_S))
+        """Say what a node at rest does: its readings move too little to be told before that."""
+        await asyncio.sleep(self._rng.uniform(0, REFRESH_S))
         n_told = 0
         while True:
             self._tell(self._reading(n_told))
-            if not n_told % round(REFRESH_S / PERIOD_S):
-                now_s = self._clock.monotonic_s()
-                self._tell(HoldingsReading(node_id=self._transport.node_id, at_s=now_s))
+            now_s = self._clock.monotonic_s()
+            self._tell(HoldingsReading(node_id=self._transport.node_id, at_s=now_s))
             n_told += 1
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(REFRESH_S)
 
     def _reading(self, number: int) -> NodeReading:
         return NodeReading(
@@ -207,6 +221,18 @@ class _FakePeer:
         key = type(message).__name__
         self._transport.send(self._daemon.node_id, "election", pack_frame(message), key=key)
 
+    def _let_in(self) -> None:
+        self._transport.set_guest_keys(self._requests.keys())
+
+    def _on_guest(self, name: str, host: str, payload: bytes, reply: GuestReply) -> None:
+        del host
+        try:
+            message = read_guest(payload)
+        except ProtocolError:
+            return  # the hello of a member that dials while its question is still open
+        if isinstance(message, JoinQuestion):
+            reply(pack(self._requests.confirm(name, message)))
+
     def _on_election(self, sender: NodeId, payload: bytes) -> None:
         message = unpack_election(payload)
         if isinstance(message, Heartbeat) and message.master == sender:
@@ -214,6 +240,8 @@ class _FakePeer:
             self._heartbeat = message._replace(
                 boot_id=self._boot_id, unheard=(), is_lagging=False, hash_seq=0, state_hash=b""
             )
+            if self._clock.monotonic_s() - self._beaten_s > HEARTBEAT_S / 2:
+                self._beat()
         elif isinstance(message, Campaign):
             number = message.number
             self._say(Vote(number, is_trial=message.is_trial, denial="", known_number=number))

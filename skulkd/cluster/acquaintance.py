@@ -21,6 +21,15 @@ class Connection(NamedTuple):
     host: str
 
 
+class _Agreed(NamedTuple):
+    """A hello that led to an exchange, and what it said."""
+
+    data: bytes
+    own: Hello
+    boot_id: str
+    address: str
+
+
 @final
 class Acquaintance:
     """One peer, by its hellos."""
@@ -31,6 +40,8 @@ class Acquaintance:
         self._connections: OrderedDict[tuple[Port, bytes], Connection] = OrderedDict()
         self._last: tuple[bytes, Hello | OtherWire] | None = None
         """Its newest hello, as bytes and as read."""
+        self._agreed: _Agreed | None = None
+        """Its newest hello, if nothing is wrong with it."""
         self.build: str | None = None
         self.boot_id: str | None = None
         self.host: str | None = None
@@ -52,6 +63,26 @@ class Acquaintance:
         """Give the newest connections, some of which may be gone."""
         return tuple(self._connections.values())
 
+    def is_repeated(
+        self, key: tuple[Port, bytes], data: bytes, own: Hello, *, now_s: float
+    ) -> bool:
+        """Note a hello that says what the last one said, where it is one; most are.
+
+        Args:
+            key: The connection that it came over.
+            data: As it came.
+            own: This node's; the last one was well with the same object.
+            now_s: When it came.
+        """
+        connection, agreed = self._connections.get(key), self._agreed
+        if connection is None or agreed is None or connection.host != self.host:
+            return False
+        if agreed.own is not own or agreed.data != data:
+            return False
+        self._connections.move_to_end(key)
+        self._boots.note(agreed.boot_id, agreed.address, now_s=now_s)
+        return True
+
     def read(self, data: bytes) -> Hello | OtherWire:
         """Read a hello; one that repeats the last one is known.
 
@@ -65,6 +96,7 @@ class Acquaintance:
     def hear(self, hello: Hello | OtherWire, own: Hello, *, now_s: float) -> str:
         """Take over a hello; returns why nothing can be exchanged with who says so, or nothing."""
         self.build = hello.build
+        self._agreed = None
         if isinstance(hello, OtherWire):
             return (
                 f"it speaks wire version {hello.wire} (build {hello.build}), and this node "
@@ -81,6 +113,8 @@ class Acquaintance:
         if self.host is not None:
             self.address = join_address(self.host, hello.base_port)
             self._boots.note(hello.boot_id, self.address, now_s=now_s)
+            if self._last is not None and self._last[1] is hello:
+                self._agreed = _Agreed(self._last[0], own, hello.boot_id, self.address)
         return ""
 
     def duplicate(self, now_s: float) -> Duplicate | None:

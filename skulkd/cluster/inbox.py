@@ -27,7 +27,7 @@ from skulkd.runtime.tasks import sleep
 PER_TURN: Final = 256
 TURN_S: Final = 0.002
 """What one port may take of the loop before others have their turn."""
-REST_S: Final[Mapping[Port, float]] = {"election": 0.05, "cluster": 0.0, "bulk": 0.0}
+REST_S: Final[Mapping[Port, float]] = {"election": 0.1, "cluster": 0.0, "bulk": 0.0}
 """A hundred nodes' heartbeats come singly, two hundred a second, and a wake-up costs more than a
 heartbeat. An election among so many may take some rests longer."""
 _REBIND_S: Final = 0.01
@@ -186,22 +186,26 @@ class Inbox:
             self._reader.close()
             self._socket.close(0)
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
         now_s = self._clock.monotonic_s()
         until_s = now_s + TURN_S
         for number in range(PER_TURN):
             if not number % _LOOKS_EVERY and number:
                 now_s = self._clock.monotonic_s()
                 if now_s > until_s:
-                    return
+                    break
             try:
                 head = self._socket.recv(NOBLOCK, copy=False)
             except zmq.Again:
-                return
+                return False
             self._take(head, now_s)
-            # To ask is cheaper than to be told by an exception.
-            if self._is_closed or not readiness(self._socket) & POLLIN:
-                return
+            if self._is_closed:
+                return False
+            # Most frames come alone, and to ask is cheaper than to be told by an exception; where
+            # there are several, one exception is cheaper than asking after each.
+            if not number and not readiness(self._socket) & POLLIN:
+                return False
+        return True
 
     def _take(self, head: zmq.Frame, now_s: float) -> None:
         body = self._socket.recv(NOBLOCK, copy=False)

@@ -24,24 +24,18 @@ class LaneRules:
     n_ahead: int
     """Frames that ZeroMQ may hold for the kernel. Few where frames are large: what it holds is
     ahead of every queue."""
-    heartbeat_s: float
-    """Without an answer for `silence_s` after one, the connection is over."""
-    silence_s: float
+    heartbeat_s: float | None = None
+    """Between two questions of ZeroMQ's whether the other end still answers; None asks never."""
 
 
 LANES: Final[Mapping[Lane, LaneRules]] = {
-    "election": LaneRules(
-        port="election", planes=("election",), n_ahead=64, heartbeat_s=1.0, silence_s=5.0
-    ),
-    # A host that is gone is noticed on the election lane, which then takes the others along: their
-    # own heartbeats only end a connection that has been lost alone, and may be rare.
-    "cluster": LaneRules(
-        port="cluster", planes=("control", "events"), n_ahead=16, heartbeat_s=5.0, silence_s=10.0
-    ),
-    "bulk": LaneRules(
-        port="bulk", planes=("data", "telemetry"), n_ahead=64, heartbeat_s=5.0, silence_s=10.0
-    ),
-    "files": LaneRules(port="bulk", planes=("files",), n_ahead=8, heartbeat_s=5.0, silence_s=10.0),
+    "election": LaneRules(port="election", planes=("election",), n_ahead=64, heartbeat_s=5.0),
+    # A host that is gone, or a process that stands still, is noticed on the election lane, which
+    # then takes the others along. Another lane that has been lost alone is found by the kernels,
+    # whose questions wake nobody.
+    "cluster": LaneRules(port="cluster", planes=("control", "events"), n_ahead=16),
+    "bulk": LaneRules(port="bulk", planes=("data", "telemetry"), n_ahead=64),
+    "files": LaneRules(port="bulk", planes=("files",), n_ahead=8),
 }
 
 PLANE_LANE: Final[Mapping[Plane, Lane]] = {

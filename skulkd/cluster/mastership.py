@@ -64,6 +64,7 @@ _log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 4096
 """Messages that wait for one turn of the loop; more are dropped, and will be said again."""
+LOOP_GRAIN_S: Final = 0.001
 FAREWELL_S: Final = 1.0
 HANDOVER_S: Final = 15.0
 """Longer than every step of a handover together."""
@@ -316,15 +317,18 @@ class Mastership:
         self._wake.set()
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             wait_s = self._machine.deadline - self._now()
             if wait_s > 0 and not self._inbox:
-                with suppress(TimeoutError):
-                    async with timeout(wait_s):
-                        await self._wake.wait()
+                # Loops count in milliseconds: without one more it would come in vain, and again.
+                timer = loop.call_later(wait_s + LOOP_GRAIN_S, self._wake.set)
+                await self._wake.wait()
+                timer.cancel()
+            else:
+                await sleep(0)  # a flood of messages must not keep the loop from everybody else
             self._wake.clear()
             self._turn()
-            await sleep(0)  # a flood of messages must not keep the loop from everybody else
 
     def _turn(self) -> None:
         role = self._machine.role

@@ -74,6 +74,8 @@ class Outbox:
         """Why it is over; None as long as it is not."""
         self._changed: Callable[[Outbox], None] = _ignore
         self._hello: bytes | None = hello
+        self._owed: bytes | None = None
+        """A hello that goes along with the next payload."""
         self._counters = counters
         self._clock = clock
         self._queues: dict[Plane, PlaneQueue] = {
@@ -101,6 +103,8 @@ class Outbox:
         """Take a payload of a plane of this lane; False when its queue is full."""
         frame = _MARKS[plane] + payload
         if not self._is_blocked:
+            if self._owed is not None:
+                self._say(self._owed)
             if self._try_send(frame):
                 self._count_sent(plane, len(payload))
                 return True
@@ -112,10 +116,14 @@ class Outbox:
         self._count_queued(plane, queue)
         return is_taken
 
-    def say(self, hello: bytes) -> None:
-        """Send a hello again, unless frames are waiting: then it waits for the next time."""
-        if not self._is_blocked:
-            self._try_send(hello)
+    def owe(self, hello: bytes) -> None:
+        """Send a hello with the next payload, so that it wakes nobody by itself.
+
+        One that is still owed has found no payload, and goes now, unless frames are waiting.
+        """
+        if self._owed is not None and not self._is_blocked:
+            self._say(self._owed)
+        self._owed = hello
 
     async def wait_room(self, plane: Plane) -> None:
         """Wait until the largest payload of a plane would be taken, or the connection is over."""
@@ -156,6 +164,10 @@ class Outbox:
         self.end = end
         self.close()
         self._changed(self)
+
+    def _say(self, hello: bytes) -> None:
+        self._owed = None
+        self._try_send(hello)
 
     def _try_send(self, frame: bytes) -> bool:
         try:

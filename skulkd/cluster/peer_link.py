@@ -146,11 +146,11 @@ class PeerLink:
         self.counters[plane].n_refused += 1
         return "queue_full"
 
-    def say_hello(self, hello: bytes) -> None:
-        """Repeat the hello on the election lane, if it is up."""
+    def repeat_hello(self, hello: bytes) -> None:
+        """Say hello again on the election lane soon, if it is up."""
         outbox = self._outboxes.get("election")
         if outbox is not None and outbox.is_up:
-            outbox.say(hello)
+            outbox.owe(hello)
 
     async def wait_room(self, plane: Plane) -> None:
         """Wait until the largest payload would be taken, or the lane is closed."""

@@ -115,14 +115,17 @@ class Reception:
         self, known: KnownPeer, port: Port, data: bytes, origin: Origin, now_s: float
     ) -> None:
         acquaintance = known.acquaintance
-        connection = Connection(port, origin.fd, origin.host)
-        is_new = acquaintance.meet((port, origin.connection), connection)
+        key: tuple[Port, bytes] = (port, origin.connection)
+        own = self.own()
+        if acquaintance.is_repeated(key, data, own, now_s=now_s):
+            return
+        is_new = acquaintance.meet(key, Connection(port, origin.fd, origin.host))
         try:
             hello = acquaintance.read(data)
         except ProtocolError:
             self.counters.n_malformed += 1
             return
-        refusal = acquaintance.hear(hello, self.own(), now_s=now_s)
+        refusal = acquaintance.hear(hello, own, now_s=now_s)
         known.link.greet(refusal, acquaintance.address, is_new=is_new)
 
     def _from_beyond(

@@ -58,13 +58,14 @@ class ZapHandler:
         self._reader.close()
         self._socket.close(0)
 
-    def _answer_some(self) -> None:
+    def _answer_some(self) -> bool:
         for _ in range(_PER_TURN):
             try:
                 frames = self._socket.recv_multipart(NOBLOCK)
             except zmq.Again:
-                return
+                return False
             self._socket.send_multipart(self._answer(frames), NOBLOCK)
+        return True
 
     def _answer(self, frames: list[bytes]) -> list[bytes]:
         if len(frames) != _N_FRAMES or frames[0] != _VERSION:

@@ -92,12 +92,12 @@ class _Call:
         if self._reader is not None:
             self._reader.close()
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
         while True:
             try:
                 frame = self._socket.recv(NOBLOCK)
             except zmq.Again:
-                return
+                return False
             if not self._answered.done():
                 self._answered.set_result(frame)
 

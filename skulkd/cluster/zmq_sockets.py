@@ -26,12 +26,23 @@ Socket = zmq.Socket[bytes]
 HANDSHAKE_S: Final = 3.0
 """A connection that has not proved its key by then is cut."""
 _SLACK_S: Final = 0.5
+SILENCE_S: Final = 5.0
+"""Without an answer for so long after a heartbeat of ZeroMQ's, a connection is over."""
+KEEPALIVE_IDLE_S: Final = 5
+KEEPALIVE_EVERY_S: Final = 2
+KEEPALIVE_PROBES: Final = 3
+"""After so long without a byte the kernel asks the other host, this often and so many times; a
+connection is over after 11 s in which nothing came back."""
+UNACKNOWLEDGED_S: Final = 10.0
+"""A connection is over when what was sent is not acknowledged for so long (on Linux)."""
 BACKLOG: Final = 512
 MAX_SOCKETS: Final = 8192
 """In one context. A peer costs three: the outbox, its monitor, and the monitor's other end."""
 WANTED_DESCRIPTORS: Final = 65536
 RESTS_AFTER: Final = 8
-"""Turns of a reader: more than an election among a few nodes takes."""
+"""Turns of a reader that may follow each other: more than an election among a few nodes takes."""
+TURNS_PER_S: Final = 4.0
+"""Turns that a reader may have for long: what two peers' heartbeats take."""
 CURVE_BYTES: Final = 64
 """What encryption adds to a frame, at most: the command's name, flags, nonce and seal. ZeroMQ
 measures a frame before it has decrypted it."""
@@ -87,6 +98,7 @@ def make_inbox(context: Context, port: Port, keys: KeyPair) -> Socket:
     socket.setsockopt(zmq.SNDHWM, INBOX_AHEAD[port])
     socket.setsockopt(zmq.BACKLOG, BACKLOG)
     socket.setsockopt(zmq.HANDSHAKE_IVL, round(HANDSHAKE_S * 1000))
+    _keep_alive(socket)
     return socket
 
 
@@ -120,10 +132,12 @@ def make_outbox(context: Context, dial: Dial, rules: LaneRules) -> Socket:
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES["election"] + CURVE_BYTES)
     socket.setsockopt(zmq.HANDSHAKE_IVL, round(HANDSHAKE_S * 1000))
     socket.setsockopt(zmq.CONNECT_TIMEOUT, round(HANDSHAKE_S * 1000))
-    socket.setsockopt(zmq.HEARTBEAT_IVL, round(rules.heartbeat_s * 1000))
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(rules.silence_s * 1000))
-    # The other end, which does not ask for itself, forgets us when it hears nothing for as long.
-    socket.setsockopt(zmq.HEARTBEAT_TTL, round((rules.heartbeat_s + rules.silence_s) * 1000))
+    if rules.heartbeat_s is not None:
+        socket.setsockopt(zmq.HEARTBEAT_IVL, round(rules.heartbeat_s * 1000))
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(SILENCE_S * 1000))
+        # The other end, which does not ask for itself, forgets us when it hears nothing so long.
+        socket.setsockopt(zmq.HEARTBEAT_TTL, round((rules.heartbeat_s + SILENCE_S) * 1000))
+    _keep_alive(socket)
     return socket
 
 
@@ -147,6 +161,15 @@ def readiness(socket: Socket) -> int:
     return cast("int", socket.getsockopt(zmq.EVENTS))
 
 
+def _keep_alive(socket: Socket) -> None:
+    """Have the kernel find that a connection is dead, which wakes nobody while it is not."""
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, round(KEEPALIVE_IDLE_S))
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, round(KEEPALIVE_EVERY_S))
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES)
+    socket.setsockopt(zmq.TCP_MAXRT, round(UNACKNOWLEDGED_S * 1000))
+
+
 def _set_keys(socket: Socket, keys: KeyPair) -> None:
     socket.setsockopt(zmq.CURVE_PUBLICKEY, z85.encode(keys.public_key))
     socket.setsockopt(zmq.CURVE_SECRETKEY, z85.encode(keys.secret_key))
@@ -167,21 +190,21 @@ class SocketReader:
 
     Args:
         socket: Whose descriptor is watched; used on the loop's thread alone.
-        drain: Reads, without waiting, as much as may be read in one turn; perhaps nothing.
-        rest_s: Between two turns, once several in a row came within twice that time: what comes
-            fast for long is read together, and a few frames are read at once.
+        drain: Reads, without waiting, as much as may be read in one turn; says False once it has
+            found the socket empty, and True when there may be more.
+        rest_s: Between two turns, once there have been many of late: what comes often is read
+            together, and a few frames are read at once.
     """
 
-    def __init__(self, socket: Socket, drain: Callable[[], None], *, rest_s: float = 0.0) -> None:
-        self._socket = socket
+    def __init__(self, socket: Socket, drain: Callable[[], bool], *, rest_s: float = 0.0) -> None:
         self._drain = drain
         self._rest_s = rest_s
         self._loop = asyncio.get_running_loop()
         self._fd = descriptor(socket)
         self._is_closed = False
-        self._drained_s = float("-inf")
-        self._n_fast = 0
-        """Turns in a row that came soon after the one before."""
+        self._earned_s = self._loop.time()
+        self._n_free = float(RESTS_AFTER)
+        """Turns that may come at any time."""
         self._resting: asyncio.TimerHandle | None = None
         self._loop.add_reader(self._fd, self._turn)
         self._loop.call_soon(self._turn)
@@ -198,31 +221,33 @@ class SocketReader:
     def _turn(self) -> None:
         if self._is_closed or self._resting is not None:
             return
-        self._drain()
+        has_more = self._drain()
         # A socket closed by what it said must not be asked.
         if self._is_closed:
             return
-        if self._has_more():
+        if has_more:
             self._loop.call_soon(self._turn)
-        elif self._rest_s:
-            self._rest()
-
-    def _has_more(self) -> bool:
-        return bool(readiness(self._socket) & POLLIN)
-
-    def _rest(self) -> None:
-        """Look away for a while, if frames come fast: a wake-up costs more than a frame."""
-        now_s = self._loop.time()
-        self._n_fast = self._n_fast + 1 if now_s - self._drained_s < 2 * self._rest_s else 0
-        self._drained_s = now_s
-        if self._n_fast >= RESTS_AFTER:
+        elif self._rest_s and not self._has_free_turn():
             self._loop.remove_reader(self._fd)
             self._resting = self._loop.call_later(self._rest_s, self._wake)
 
+    def _has_free_turn(self) -> bool:
+        """Use up a turn: a wake-up costs more than a frame, so those that come often are dear."""
+        now_s = self._loop.time()
+        earned = (now_s - self._earned_s) * TURNS_PER_S
+        self._earned_s = now_s
+        self._n_free = min(RESTS_AFTER, self._n_free + earned)
+        if self._n_free < 1:
+            return False
+        self._n_free -= 1
+        return True
+
     def _wake(self) -> None:
+        """Read what has come meanwhile; that turn is free."""
         self._resting = None
         self._loop.add_reader(self._fd, self._turn)
-        self._turn()
+        if self._drain() and not self._is_closed:
+            self._loop.call_soon(self._turn)
 
 
 @final
@@ -258,15 +283,16 @@ class Monitor:
             self._watched.disable_monitor()
             self._socket.close(0)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
         while not self._is_closed:
             try:
                 head = self._socket.recv(NOBLOCK)
             except zmq.Again:
-                return
+                break
             self._socket.recv(NOBLOCK)  # the endpoint
             number, _ = _MONITOR_EVENT.unpack(head)
             self._tell(self._meaning(number))
+        return False
 
     def _meaning(self, number: int) -> LinkEvent:
         event = _MEANING.get(number, "broken")

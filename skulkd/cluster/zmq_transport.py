@@ -96,6 +96,7 @@ class ZmqTransport:
         self._inboxes: ClusterInboxes | None = None
         self._base_port: int | None = None
         self._rebinding: set[Port] = set()
+        self._hello: Hello | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._up: tuple[NodeId, ...] | None = None
@@ -293,19 +294,24 @@ class ZmqTransport:
             self._inboxes["election"].reply(connection, payload)
 
     def _own_hello(self) -> Hello:
-        return Hello(
-            wire=self._wire,
-            build=self._build,
-            node_id=self._node_id,
-            boot_id=self._boot_id,
-            cluster_id=self._cluster_id(),
-            base_port=self._base_port or DEFAULT_BASE_PORT,
-        )
+        """Give the hello of the moment; the same one until what it says has changed."""
+        cluster_id, base_port = self._cluster_id(), self._base_port or DEFAULT_BASE_PORT
+        hello = self._hello
+        if hello is None or (hello.cluster_id, hello.base_port) != (cluster_id, base_port):
+            self._hello = hello = Hello(
+                wire=self._wire,
+                build=self._build,
+                node_id=self._node_id,
+                boot_id=self._boot_id,
+                cluster_id=cluster_id,
+                base_port=base_port,
+            )
+        return hello
 
     def _repeat_hello(self) -> None:
         hello = hello_frame(self._own_hello())
         for known in self._reception.known.values():
-            known.link.say_hello(hello)
+            known.link.repeat_hello(hello)
         loop = asyncio.get_running_loop()
         self._hello_timer = loop.call_later(HELLO_S, self._repeat_hello)
 

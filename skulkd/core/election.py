@@ -82,6 +82,9 @@ from skulkd.core.voting import (
 )
 
 HEARTBEAT_S: Final = 0.5
+BEAT_GRACE_S: Final = 0.1
+"""So much later than due a member says its heartbeat when the master's has not come: it says its
+own with the master's, so that all come together and wake a node once, not a hundred times."""
 PULSE_S: Final = 0.25
 """The longest time between two looks while all is well."""
 
@@ -117,7 +120,7 @@ class ElectionMachine:
         self._tenure = Tenure(spec.node_id, self._sight)
         self._is_leaving = self._is_asleep = False
         self._patience = Patience(now=now)
-        self._beat_s = now
+        self._beaten_s = self._beat_s = now
         self._deadline = now
         self._effects: list[Effect] = []
 
@@ -245,9 +248,18 @@ class ElectionMachine:
         number = self._tenure.led_number
         self._effects += self._handovers.check(self._sight, number=number, now=now)
         if now >= self._beat_s:
-            self._effects.append(Beat())
-            self._beat_s = now + HEARTBEAT_S
+            self._beat(now)
         return self._done(now)
+
+    def _beat(self, now: float) -> None:
+        self._effects.append(Beat())
+        self._beaten_s, self._beat_s = now, now + HEARTBEAT_S
+
+    def _beat_along(self, now: float) -> None:
+        """Say one's own heartbeat with the master's, but not twice as often as is due."""
+        if now - self._beaten_s > HEARTBEAT_S / 2:
+            self._beat(now)
+        self._beat_s = now + HEARTBEAT_S + BEAT_GRACE_S
 
     def _retire(self, reason: str, now: float) -> list[Effect]:
         """Take no part: this node was removed, or sleeps."""
@@ -321,6 +333,7 @@ class ElectionMachine:
         known = self._tenure.claim
         if self.role == "member" and known is not None and known.pair == claim.pair:
             self._tenure.renew(claim)
+            self._beat_along(now)
         elif self._can_follow(claim):
             self._follow(claim, now)
         else:

@@ -1,13 +1,14 @@
 import pytest
 
-from protocol.envelope import WIRE_VERSION
-from protocol.hello import Hello, OtherWire
+from protocol.envelope import WIRE_VERSION, Port
+from protocol.hello import Hello, OtherWire, hello_frame
 from protocol.ids import cluster_id_of, node_id_of
 from skulkd.cluster.acquaintance import Acquaintance, Connection
 
 OWN, PEER = node_id_of(b"o" * 32), node_id_of(b"p" * 32)
 CLUSTER = cluster_id_of(b"c" * 16)
 HOST = "10.0.0.7"
+KEY: tuple[Port, bytes] = ("election", b"1")
 
 
 def _hello(node: str = PEER, **changes: object) -> Hello:
@@ -94,3 +95,43 @@ def test_two_boots_on_one_host_are_told_apart_by_their_ports() -> None:
     found = acquaintance.duplicate(10.0)
     assert found is not None
     assert found.addresses == (f"{HOST}:1000", f"{HOST}:2000")
+
+
+def _heard(acquaintance: Acquaintance, hello: Hello, now_s: float) -> bytes:
+    """Have it hear a hello as it comes over a connection; gives its bytes."""
+    data = hello_frame(hello)[1:]
+    acquaintance.hear(acquaintance.read(data), OWN_HELLO, now_s=now_s)
+    return data
+
+
+def test_a_repeated_hello_need_not_be_read_and_counts_as_a_sign_of_its_process() -> None:
+    acquaintance = _met()
+    first = _heard(acquaintance, _hello(), 1.0)
+    _heard(acquaintance, _hello(boot_id="b2"), 2.0)
+    assert not acquaintance.is_repeated(KEY, first, OWN_HELLO, now_s=3.0), "another spoke since"
+    _heard(acquaintance, _hello(), 3.0)
+    for now_s in (6.0, 9.0, 12.0):
+        assert acquaintance.is_repeated(KEY, first, OWN_HELLO, now_s=now_s)
+    _heard(acquaintance, _hello(boot_id="b2"), 12.5)
+    found = acquaintance.duplicate(12.5)
+    assert found is not None
+    assert found.boot_ids == ("b1", "b2")
+
+
+@pytest.mark.parametrize("case", ["connection", "host", "own", "refused", "bytes"])
+def test_a_hello_counts_as_repeated_only_where_nothing_has_changed(case: str) -> None:
+    acquaintance, key, own = _met(), KEY, OWN_HELLO
+    data = _heard(acquaintance, _hello(), 1.0)
+    assert acquaintance.is_repeated(key, data, own, now_s=2.0)
+    match case:
+        case "connection":
+            key = ("election", b"2")
+        case "host":
+            acquaintance.meet(("election", b"2"), Connection("election", 6, "10.0.0.8"))
+        case "own":
+            own = _hello(OWN, build="0.1", base_port=99)
+        case "refused":
+            _heard(acquaintance, _hello(cluster_id=cluster_id_of(b"other" * 4)), 2.5)
+        case _:
+            data += b" "
+    assert not acquaintance.is_repeated(key, data, own, now_s=3.0)

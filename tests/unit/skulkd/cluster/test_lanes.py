@@ -6,6 +6,7 @@ from skulkd.cluster.lanes import (
     PLANE_LANE,
     port_number,
 )
+from skulkd.cluster.zmq_sockets import SILENCE_S
 
 
 def test_every_plane_has_one_lane_on_its_port_and_every_port_a_lane_of_its_name() -> None:
@@ -26,3 +27,9 @@ def test_a_frame_of_any_plane_fits_its_port() -> None:
 
 def test_ports_are_three_in_a_row() -> None:
     assert [port_number(12416, port) for port in PORTS] == [12416, 12417, 12418]
+
+
+def test_one_lane_of_a_link_asks_whether_the_other_end_lives_and_not_too_seldom() -> None:
+    asking = {lane: rules.heartbeat_s for lane, rules in LANES.items() if rules.heartbeat_s}
+    assert asking.keys() == {"election"}
+    assert asking["election"] + SILENCE_S <= 10

@@ -21,12 +21,12 @@ def test_what_comes_fast_for_long_waits_for_a_rest_and_is_not_lost(
             outbox.connect("inproc://reader")
             got: list[bytes] = []
 
-            def drain() -> None:
+            def drain() -> bool:
                 while True:
                     try:
                         got.append(inbox.recv(NOBLOCK))
                     except zmq.Again:
-                        return
+                        return False
 
             async def wait_for(n_frames: int) -> None:
                 async with asyncio.timeout(5):
@@ -43,6 +43,35 @@ def test_what_comes_fast_for_long_waits_for_a_rest_and_is_not_lost(
             assert (got[-1] == b"last") == is_read_at_once
             await wait_for(RESTS_AFTER + 2)
             assert got[-1] == b"last"
+            reader.close()
+            inbox.close(0)
+            outbox.close(0)
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_read_only_some_reads_the_rest_in_turns_of_their_own() -> None:
+    async def main() -> None:
+        with zmq.Context() as context:
+            inbox, outbox = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+            inbox.bind("inproc://budget")
+            outbox.connect("inproc://budget")
+            for number in range(20):
+                outbox.send(bytes((number,)))
+            got: list[bytes] = []
+
+            def drain() -> bool:
+                try:
+                    got.append(inbox.recv(NOBLOCK))
+                except zmq.Again:
+                    return False
+                return True
+
+            reader = SocketReader(inbox, drain, rest_s=REST_S)
+            async with asyncio.timeout(5):
+                while len(got) < 20:
+                    await asyncio.sleep(0)
+            assert got == [bytes((number,)) for number in range(20)]
             reader.close()
             inbox.close(0)
             outbox.close(0)

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
 from protocol.peer_messages import LogPosition, TermPair, Vote
+from skulkd.core.election import BEAT_GRACE_S, HEARTBEAT_S
 from skulkd.core.election_effects import (
     Beat,
+    Effect,
     Follow,
     Journalled,
     Lead,
@@ -391,3 +393,37 @@ def test_a_heartbeat_goes_out_twice_a_second() -> None:
     bench = ElectionBench()
     beats = [e for e in bench.wait(10.0) if isinstance(e, Beat) and e.to is None]
     assert 19 <= len(beats) <= 21
+
+
+def beats(effects: list[Effect]) -> int:
+    return sum(1 for effect in effects if isinstance(effect, Beat) and effect.to is None)
+
+
+def test_a_member_says_its_heartbeat_with_the_masters() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    bench.wait(0.5)
+    bench.beat(2, term=2, master=2)
+    alone = with_the_master = 0
+    for _ in range(20):
+        alone += beats(bench.wait(0.5))
+        with_the_master += beats(bench.beat(2, term=2, master=2))
+    assert (alone, with_the_master) == (0, 20)
+
+
+def test_a_member_whose_master_is_late_says_its_heartbeat_alone() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    bench.wait(0.5)
+    bench.beat(2, term=2, master=2)
+    assert beats(bench.wait(BEAT_GRACE_S + 0.5)) == 1
+    assert beats(bench.wait(0.5)) == 1
+
+
+def test_a_master_that_hurries_hurries_nobody_beyond_four_heartbeats_a_second() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    n_beats = 0
+    for _ in range(1000):
+        n_beats += beats(bench.wait(0.01)) + beats(bench.beat(2, term=2, master=2))
+    assert n_beats <= 10 * 2 / HEARTBEAT_S
