@@ -36,10 +36,11 @@ from protocol.peer_messages import (
     unpack_events,
 )
 from protocol.readings import HoldingsReading, NodeReading, Reading, key_of
-from protocol.telemetry_wire import pack_reading, transport_key
+from protocol.telemetry_wire import is_echo, pack_reading, transport_key
 from skulkd.cluster.curve_keys import make_key_pair
 from skulkd.cluster.guests import GuestReply
 from skulkd.cluster.join_guest import JoinGuest
+from skulkd.cluster.link_echoes import LinkEchoes
 from skulkd.cluster.own_requests import OwnRequests
 from skulkd.cluster.peer_calls import ControlCalls
 from skulkd.cluster.telemetry import REFRESH_S
@@ -108,6 +109,8 @@ class _FakePeer:
             state_hash=b"",
         )
         self._beaten_s = clock.monotonic_s()
+        self._echoes = LinkEchoes(self._transport, clock)
+        self._transport.on_receive("telemetry", self._on_telemetry)
         self._transport.on_guest(self._on_guest)
         self._transport.on_receive("election", self._on_election)
         self._transport.on_receive("events", self._on_events)
@@ -147,6 +150,7 @@ class _FakePeer:
 
     async def close(self) -> None:
         """Hang up."""
+        self._echoes.close()
         await self._transport.close()
 
     async def renew(self) -> None:
@@ -245,6 +249,10 @@ class _FakePeer:
         elif isinstance(message, Campaign):
             number = message.number
             self._say(Vote(number, is_trial=message.is_trial, denial="", known_number=number))
+
+    def _on_telemetry(self, sender: NodeId, payload: bytes) -> None:
+        if is_echo(payload):
+            self._echoes.hear(sender, payload)
 
     def _on_events(self, sender: NodeId, payload: bytes) -> None:
         batch = unpack_events(payload)

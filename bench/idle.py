@@ -84,6 +84,7 @@ class _Idle:
 
     core_percent: list[float]
     user_ratio: float
+    wake_ups_s: float
     rss_mb: float
     n_threads: int
 
@@ -113,6 +114,7 @@ def _measure(daemon: Daemon, peers: FakePeers, n_nodes: int) -> _Idle:
     process = psutil.Process(daemon.pid)
     core_percent: list[float] = []
     first = before = process.cpu_times()
+    n_wake_ups, first_s = _wake_ups(daemon.pid), time.perf_counter()
     for _ in range(N_WINDOWS):
         began_s = time.perf_counter()
         time.sleep(WINDOW_S)
@@ -124,9 +126,20 @@ def _measure(daemon: Daemon, peers: FakePeers, n_nodes: int) -> _Idle:
     assert _all_are_heard(daemon, n_nodes), "a fake peer was lost while the daemon was measured"
     return _Idle(
         core_percent,
+        wake_ups_s=(_wake_ups(daemon.pid) - n_wake_ups) / (time.perf_counter() - first_s),
         user_ratio=(before.user - first.user) / used_s if used_s else 0.0,
         rss_mb=process.memory_info().rss / 1e6,
         n_threads=process.num_threads(),
+    )
+
+
+def _wake_ups(pid: int) -> int:
+    """Count how often a thread of a process has waited so far."""
+    return sum(
+        int(line.split()[1])
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if line.startswith("voluntary_ctxt_switches")
     )
 
 
@@ -171,7 +184,8 @@ def _results(n_nodes: int, idle: _Idle, goals: tuple[float, float, float, float]
             stretch=goals[3],
             seen=seen.median,
             detail=f"{seen}; {N_WINDOWS} times {WINDOW_S:g} s of the master against "
-            f"{n_nodes - 1} fake peers, {idle.user_ratio:.0%} of it user time",
+            f"{n_nodes - 1} fake peers, {idle.user_ratio:.0%} of it user time, "
+            f"{idle.wake_ups_s:.0f} wake-ups a second",
         ),
     ]
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from protocol.envelope import MAX_PAYLOAD_BYTES, Plane
+from protocol.envelope import HELLO_MARK, MAX_PAYLOAD_BYTES, PLANE_MARK, Plane
+from skulkd.cluster import zmq_transport
+from skulkd.cluster.outbox import Outbox
 from skulkd.runtime.tasks import sleep, timeout
 from tests.support.real_transports import RealNode, RealNodes, real_nodes
 
@@ -148,5 +150,36 @@ def test_a_payload_is_refused_and_counted_when_its_queue_is_full() -> None:
         info = a.transport.peer_info(b.node_id)
         assert info is not None
         assert info.planes["files"].n_refused == 1
+
+    _run(scenario)
+
+
+def test_a_hello_goes_with_the_next_payload_and_alone_only_where_none_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[tuple[Outbox, int]] = []
+    send = vars(Outbox)["_try_send"]
+
+    def note(outbox: Outbox, frame: bytes) -> bool:
+        sent.append((outbox, frame[0]))
+        return send(outbox, frame)
+
+    monkeypatch.setattr(Outbox, "_try_send", note)
+    monkeypatch.setattr(zmq_transport, "HELLO_S", 0.1)
+
+    async def scenario(made: RealNodes) -> None:
+        a, b = await made.mesh(2)
+        sent.clear()
+        await _until(lambda: [mark for _, mark in sent].count(HELLO_MARK) >= 4)
+        sent.clear()
+        for _ in range(40):
+            assert a.transport.send(b.node_id, "election", b"beat") is None
+            await sleep(0.01)
+        talks = next(outbox for outbox, mark in sent if mark != HELLO_MARK)
+        marks = [mark for outbox, mark in sent if outbox is talks]
+        hellos = [place for place, mark in enumerate(marks) if mark == HELLO_MARK]
+        assert len(hellos) >= 2
+        beat = PLANE_MARK["election"]
+        assert [marks[place : place + 2] for place in hellos] == [[HELLO_MARK, beat]] * len(hellos)
 
     _run(scenario)
