@@ -82,7 +82,10 @@ def test_a_client_that_asks_on_and_takes_no_answer_is_cut() -> None:
         api.daemon.inference.script = plain_answer("x" * (16 << 20))
         with socket.create_connection(("127.0.0.1", api.port)) as client:
             client.sendall(request_bytes("POST", CHAT, chat_body()) + HEALTH)
-            await until(lambda: api.app.n_open == 1 and api.server.connections()[0].is_choked)
+            await until(lambda: api.server.connections() != [])
+            (only,) = api.server.connections()
+            assert isinstance(only, GuardedHttp)
+            await until(lambda: api.app.n_open == 1 and only.is_choked)
             await until(lambda: api.app.n_open == 0 and api.server.connections() == [])
 
     with_api(story, limits=ConnectionLimits(stall_s=0.3))

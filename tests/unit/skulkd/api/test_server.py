@@ -15,7 +15,7 @@ from protocol.errors import ConfigError, RequestError
 from protocol.ids import KeyId
 from protocol.state import ApiKey
 from skulkd.api.app import create_app
-from skulkd.api.connection import ConnectionLimits
+from skulkd.api.connection import ConnectionLimits, GuardedHttp
 from skulkd.api.server import ApiListeners, ApiServer
 from skulkd.runtime.tasks import Tasks
 from tests.support.api_harness import (
@@ -50,6 +50,7 @@ def test_head_and_body_of_an_answer_are_not_held_back(
     async def story(api: Api) -> None:
         await api.client.get("/health")
         (connection,) = api.server.connections()
+        assert isinstance(connection, GuardedHttp)
         accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import final
 
-from skulkd.api.http import Message
+from skulkd.api.http import Message, UpgradedProtocol
 from skulkd.api.sse import EventStream, StreamLimits
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.tasks import sleep
@@ -35,6 +35,9 @@ class Reader:
 
     def close_after_response(self) -> None:
         """Nothing follows."""
+
+    def upgrade(self, head: bytes, protocol: UpgradedProtocol) -> None:
+        """No stream becomes anything else."""
 
     def read_on(self) -> None:
         """Take what waits."""
