@@ -19,11 +19,26 @@ class ChatUsage(FrozenModel):
     completion_tokens: int | None = None
 
 
+class ToolFunction(FrozenModel):
+    """What is called, or a piece of that."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolPiece(FrozenModel):
+    """A piece of a call of a tool; pieces of one call have one index."""
+
+    index: Annotated[int, Field(ge=0, lt=128)] = 0
+    function: ToolFunction = ToolFunction()
+
+
 class ChatText(FrozenModel):
     """A message or a piece of one."""
 
     content: str | None = None
     reasoning_content: str | None = None
+    tool_calls: Annotated[tuple[ToolPiece, ...], Field(max_length=128)] | None = None
 
 
 class ChatChoice(FrozenModel):

@@ -4,12 +4,13 @@ A stream is ordered chunks and exactly one end: `[DONE]` after a finish reason, 
 that ends without is reported as broken off, never taken for an answer.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 from pydantic import ValidationError
 
-from protocol.chat_reading import ChatAnswer, ChatUsage
+from protocol.chat_reading import ChatAnswer, ChatUsage, ToolPiece
 from protocol.control_api import read_answer
 from protocol.errors import ClientError, EngineError
 from skulk_tui.client import error_answered
@@ -28,11 +29,19 @@ class Piece:
     reasoning: str = ""
 
 
+@dataclass(slots=True, kw_only=True)
+class CalledTool:
+    """A tool that the model calls, as far as its pieces have come."""
+
+    name: str = ""
+    arguments: str = ""
+
+
 @final
 class ChatReader:
-    """Folds the lines of one stream.
+    """Folds the lines of one stream, or the events that a session brings in their place.
 
-    `finish_reason`, `usage` and `command_id` are what has been learnt so far.
+    `finish_reason`, `usage`, `command_id` and `tools` are what has been learnt so far.
     """
 
     def __init__(self) -> None:
@@ -40,6 +49,7 @@ class ChatReader:
         self.finish_reason: str | None = None
         self.usage: ChatUsage | None = None
         self.is_done = False
+        self.tools: list[CalledTool] = []
 
     def feed(self, line: str) -> Piece | None:
         """Take one line; give what it brought of the answer, if anything.
@@ -67,13 +77,23 @@ class ChatReader:
             ClientError: `client.bad_answer`.
         """
         try:
-            answer = read_answer(ChatAnswer, body.encode())
+            return self._take(read_answer(ChatAnswer, body.encode()))
         except ValidationError as wrong:
-            raise ClientError(
-                "client.bad_answer",
-                f"a line of the chat stream is no chunk: {body[:120]!r}",
-                remediation="Compare `skulk version` with the node's /version.",
-            ) from wrong
+            raise _no_chunk(body) from wrong
+
+    def take(self, event: Mapping[str, Any]) -> Piece | None:
+        """Take one chunk, read already.
+
+        Raises:
+            SkulkError: The error it carries.
+            ClientError: `client.bad_answer`.
+        """
+        try:
+            return self._take(ChatAnswer.model_validate(event, extra="ignore"))
+        except ValidationError as wrong:
+            raise _no_chunk(str(event)) from wrong
+
+    def _take(self, answer: ChatAnswer) -> Piece | None:
         if answer.error is not None:
             raise error_answered(_STATUS_OF_STREAM, answer.error)
         self.command_id = self.command_id or answer.id
@@ -83,7 +103,15 @@ class ChatReader:
             text = choice.text.content or ""
             reasoning = choice.text.reasoning_content or ""
             self.finish_reason = choice.finish_reason or self.finish_reason
+            for call in choice.text.tool_calls or ():
+                self._call(call)
         return Piece(text=text, reasoning=reasoning) if text or reasoning else None
+
+    def _call(self, piece: ToolPiece) -> None:
+        while len(self.tools) <= piece.index:
+            self.tools.append(CalledTool())
+        self.tools[piece.index].name += piece.function.name or ""
+        self.tools[piece.index].arguments += piece.function.arguments or ""
 
     def close(self) -> None:
         """Check that the stream ended as streams end.
@@ -97,3 +125,11 @@ class ChatReader:
                 "the answer broke off: the stream ended without its end",
                 remediation="Ask again; `skulk ps` shows whether the instance is still there.",
             )
+
+
+def _no_chunk(body: str) -> ClientError:
+    return ClientError(
+        "client.bad_answer",
+        f"a line of the chat stream is no chunk: {body[:120]!r}",
+        remediation="Compare `skulk version` with the node's /version.",
+    )

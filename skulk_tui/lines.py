@@ -17,6 +17,7 @@ Tone = Literal[
     "plain",
     "dim",  # of less use, or old
     "strong",
+    "emphasis",
     "good",
     "warn",
     "bad",
