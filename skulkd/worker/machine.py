@@ -41,6 +41,10 @@ class MachineView(Protocol):
         """Measure RAM: the whole, and what could be taken now without swapping."""
         ...
 
+    def cpu_ratio(self) -> float:
+        """Say how busy all processors have been since the last call; 0 to 1."""
+        ...
+
     def n_cpus(self) -> int:
         """Count the processors that an engine may use."""
         ...
@@ -78,6 +82,10 @@ class Machine:
             total_bytes = min(total_bytes, limit_bytes)
             available_bytes = min(available_bytes, max(0, limit_bytes - used_bytes))
         return MemoryNow(total_bytes=total_bytes, available_bytes=available_bytes)
+
+    def cpu_ratio(self) -> float:
+        """Say how busy all processors have been since the last call; 0 to 1."""
+        return psutil.cpu_percent(None) / 100
 
     def n_cpus(self) -> int:
         """Count the processors that an engine may use: cores in the mask, at most the quota.

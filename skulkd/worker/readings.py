@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar, final
 
-import psutil
-
 from protocol.clock import Clock
 from protocol.ids import NodeId
 from protocol.nodes import Accelerator
@@ -104,7 +102,7 @@ class NodeReadings:
             memory_available_bytes=None if memory is None else memory.available_bytes,
             accelerator_free_bytes=self._free_bytes,
             disk_free_bytes=disk_free_bytes,
-            cpu_ratio=psutil.cpu_percent(None) / 100,
+            cpu_ratio=meters.machine.cpu_ratio(),
             loop_lag_s=self._lag_s,
             journal_durable=journal.durable,
             journal_unwritten=journal.unwritten,

@@ -206,6 +206,10 @@ class SimulatedMachine:
         available_bytes = max(0, self.total_bytes - self._used_bytes)
         return MemoryNow(total_bytes=self.total_bytes, available_bytes=available_bytes)
 
+    def cpu_ratio(self) -> float:
+        """Say how busy it is."""
+        return 0.25
+
     def n_cpus(self) -> int:
         """Count the processors."""
         return 4
