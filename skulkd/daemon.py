@@ -15,6 +15,7 @@ import secrets
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Final, final
 
 from protocol.errors import ConfigError, SkulkError
@@ -27,6 +28,7 @@ from skulkd.runtime.disk import RealDisk
 from skulkd.runtime.garbage import look_seldom
 from skulkd.runtime.home import Home, open_home, read_mounts
 from skulkd.runtime.logs import Logs
+from skulkd.runtime.service_manager import ServiceManager, manager_of
 from skulkd.runtime.tasks import dump_story, run_blocking
 
 _log = logging.getLogger(__name__)
@@ -81,17 +83,27 @@ def _run_loop(loaded: LoadedSettings, home: Home, who: identity.Identity) -> int
 
 
 async def _run(loaded: LoadedSettings, home: Home, who: identity.Identity) -> int:
-    signals = _Signals()
+    manager = manager_of(os.environ, pid=os.getpid())
+    signals = _Signals(manager)
     signals.install()
     look_seldom()
-    while True:
-        node = Node(loaded, home, who)
-        signals.attend(node)
-        exit_code = await node.run()
-        if exit_code != 0 or not node.wants_restart or signals.is_stopping:
-            return exit_code
-        loaded = _for_the_next_life(loaded, node.api_port)
-        who = await run_blocking(_load_identity, home)
+    manager.start()
+    try:
+        while True:
+            node = Node(loaded, home, who)
+            signals.attend(node)
+            exit_code = await node.run(on_ready=partial(_tell_ready, manager, node))
+            if exit_code != 0 or not node.wants_restart or signals.is_stopping:
+                return exit_code
+            loaded = _for_the_next_life(loaded, node.api_port)
+            who = await run_blocking(_load_identity, home)
+    finally:
+        manager.stopping()
+        manager.close()
+
+
+def _tell_ready(manager: ServiceManager, node: Node) -> None:
+    manager.ready(f"serving on port {node.api_port}" if node.api_port else "running without HTTP")
 
 
 def _for_the_next_life(loaded: LoadedSettings, api_port: int) -> LoadedSettings:
@@ -114,7 +126,8 @@ def _load_identity(home: Home) -> identity.Identity:
 class _Signals:
     """What a signal does to the node of the moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, manager: ServiceManager) -> None:
+        self._manager = manager
         self._node: Node | None = None
         self.is_stopping = False
 
@@ -142,6 +155,7 @@ class _Signals:
             logging.shutdown()
             os._exit(EXIT_FORCED)
         self.is_stopping = True
+        self._manager.stopping()
         _log.info("%s: stopping; a second one ends the process at once", name)
         if self._node is not None:
             self._node.ask_stop()

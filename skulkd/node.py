@@ -122,8 +122,11 @@ class Node:
         """Have `run` stop the node; idempotent."""
         self._stop_asked.set()
 
-    async def run(self) -> int:
+    async def run(self, on_ready: Callable[[], None] | None = None) -> int:
         """Start, serve until asked to stop, stop; returns the process's exit code.
+
+        Args:
+            on_ready: Called once when the node serves.
 
         Raises:
             SkulkError: The node could not start.
@@ -131,6 +134,8 @@ class Node:
         async with AsyncExitStack() as stack:
             self._on_stop(stack, "tasks", _TASKS_STOP_S, partial(self._tasks.close, _TASKS_STOP_S))
             await self._start(stack)
+            if on_ready is not None:
+                on_ready()
             await self._stop_asked.wait()
             _log.info("stopping")
         return 1 if self._has_died else 0
