@@ -16,7 +16,7 @@ from skulk_tui.changes import Change, Option
 from skulk_tui.crashes import QuietApp
 from skulk_tui.frames import DataClock
 from skulk_tui.lines import Line
-from skulk_tui.screens.dialogs import ChoiceDialog, TextDialog
+from skulk_tui.screens.dialogs import LEAVE, ChoiceDialog, Dialog, TextDialog
 from skulk_tui.screens.roots import DETAILS, ROOT_VIEWS
 from skulk_tui.screens.seat_screen import SeatScreen
 from skulk_tui.screens.view import Handler, Values
@@ -76,9 +76,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
 
     def get_default_screen(self) -> Screen[None]:
         """Give the one screen."""
-        self._seat_screen = SeatScreen(
-            self.seat, ROOT_VIEWS, DETAILS, self._handlers(), self.push_screen_wait
-        )
+        self._seat_screen = SeatScreen(self.seat, ROOT_VIEWS, DETAILS, self._handlers(), self.ask)
         return self._seat_screen
 
     def on_mount(self) -> None:
@@ -135,13 +133,21 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         if self._seat_screen is not None:
             await self._seat_screen.open_ref(ref)
 
+    async def ask(self, dialog: Dialog) -> str | None:
+        """Show a dialog and give its answer; Ctrl-Q there leaves the program."""
+        answer = await self.push_screen_wait(dialog)
+        if answer == LEAVE:
+            self.exit(0)
+            return None
+        return answer
+
     async def show_text(self, title: str, lines: Sequence[Line]) -> None:
         """Show a text over everything until it is left."""
-        await self.push_screen_wait(TextDialog(title, lines, self.seat.glyphs))
+        await self.ask(TextDialog(title, lines, self.seat.glyphs))
 
     async def choose(self, title: str, options: Sequence[Option]) -> str | None:
         """Let the operator choose by letter; None where nothing was chosen."""
-        return await self.push_screen_wait(ChoiceDialog(title, options, self.seat.glyphs))
+        return await self.ask(ChoiceDialog(title, options, self.seat.glyphs))
 
     def confirm(self, change: Change) -> None:
         """Show a change's dialog, and send it if the operator says so."""

@@ -20,6 +20,9 @@ from skulk_tui.widgets.line_widget import LineWidget
 _INNER: Final = 72
 """Cells within the frame, as the theme has it."""
 
+LEAVE: Final = "ctrl+q"
+"""A dialog's answer that means the whole program."""
+
 
 @final
 class Box(LineWidget, can_focus=True):
@@ -85,6 +88,15 @@ class Dialog(ModalScreen[str | None]):
         """Give it the keyboard."""
         self.box.focus()
 
+    def is_exit(self, event: Key) -> bool:
+        """Take a key; True where it was Ctrl-Q, which leaves from everywhere."""
+        event.stop()
+        event.prevent_default()
+        if event.key != "ctrl+q":
+            return False
+        self.dismiss(LEAVE)
+        return True
+
 
 @final
 class ConfirmDialog(Dialog):
@@ -118,9 +130,9 @@ class ConfirmDialog(Dialog):
 
     def on_key(self, event: Key) -> None:
         """Choose by letter; Enter and Esc cancel, but Enter goes on once the word is typed."""
-        event.stop()
-        event.prevent_default()
-        if event.key in {"escape", "ctrl+c", "ctrl+q"}:
+        if self.is_exit(event):
+            return
+        if event.key in {"escape", "ctrl+c"}:
             self.dismiss(None)
         elif self._change.typed_word:
             self._type(event)
@@ -171,9 +183,9 @@ class ChoiceDialog(Dialog):
 
     def on_key(self, event: Key) -> None:
         """Choose."""
-        event.stop()
-        event.prevent_default()
-        if event.key in {"escape", "backspace", "ctrl+c", "ctrl+q", "q"} or not self._options:
+        if self.is_exit(event):
+            return
+        if event.key in {"escape", "backspace", "ctrl+c", "q"} or not self._options:
             self.dismiss(None)
         elif event.key == "enter":
             self.dismiss(self._options[self._index].key)
@@ -216,8 +228,8 @@ class TextDialog(Dialog):
 
     def on_key(self, event: Key) -> None:
         """Scroll, choose, leave."""
-        event.stop()
-        event.prevent_default()
+        if self.is_exit(event):
+            return
         page = max(1, self._height - 1)
         steps = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page}
         if event.key in steps:

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.events import Key, Resize
+from textual.events import Key, Paste, Resize
 from textual.screen import Screen
 
 from protocol.errors import ClientError, SkulkError
@@ -179,13 +179,24 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     async def on_key(self, event: Key) -> None:
         """Do what a key means here; text fields have had their say before."""
-        action = self.seat.registry.for_key(event.key, self.situation)
         event.stop()
         event.prevent_default()
+        if not self.is_current:
+            return  # typed before a dialog came, and not meant for what lies under it
+        if self.prompt.display and event.key != "ctrl+q":
+            self.prompt.press(event)
+            return
+        action = self.seat.registry.for_key(event.key, self.situation)
         if action is not None:
             await self.perform(action, {})
         elif event.is_printable or event.key in {"enter", "delete"}:
             self._tell_no_key(event.key)
+
+    def on_paste(self, event: Paste) -> None:
+        """Paste into the prompt; nothing else here takes text."""
+        event.stop()
+        if self.prompt.display:
+            self.prompt.paste(event.text)
 
     def _tell_no_key(self, key: str) -> None:
         """Say why a key did nothing, where it would do something elsewhere or later."""
@@ -421,13 +432,10 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             self.prompt.open("filter", text or pane.model.filter.text)
         else:
             self.prompt.open("command", text)
-        self.prompt.focus()
 
     def _close_prompt(self) -> None:
         self.prompt.display = False
         self._flash.display = True
-        if self._pane is not None:
-            self._pane.focus()
         self.redraw_rows()
 
     def _filter(self, values: Values) -> None:

@@ -1,14 +1,16 @@
 """The single rows around the body: status, tabs, flash, keys; and the prompt, in place of flash."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, final
+from typing import Final, Literal, final
 
-from textual.events import Key, Paste
+from textual.events import Key
 from textual.message import Message
 
 from skulk_tui.line_editor import LineEditor
 from skulk_tui.lines import EMPTY, Line, Span, spread, toned
 from skulk_tui.widgets.line_widget import LineWidget
+
+_PASTE_MAX_CHARS: Final = 8_000
 
 
 @final
@@ -33,8 +35,11 @@ PromptKind = Literal["command", "filter"]
 
 
 @final
-class Prompt(LineWidget, can_focus=True):
+class Prompt(LineWidget):
     """The `:` and `/` line.
+
+    It never holds the focus: keys that come in one lump after `:` are on their way to a pane
+    already, and the screen hands them on in their order.
 
     Args:
         preview: Says what Enter would do with a text, and whether that changes something.
@@ -111,10 +116,8 @@ class Prompt(LineWidget, can_focus=True):
             spread(left, toned(hint, "warn" if is_change else "dim") if hint else EMPTY, width),
         )
 
-    def on_key(self, event: Key) -> None:
+    def press(self, event: Key) -> None:
         """Edit; every printable key is text here."""
-        event.stop()
-        event.prevent_default()
         before = self._editor.text
         if event.key == "enter":
             self._submit()
@@ -130,11 +133,10 @@ class Prompt(LineWidget, can_focus=True):
             self._completions, self._completion_index = (), -1
         self._after_edit(before)
 
-    def on_paste(self, event: Paste) -> None:
+    def paste(self, text: str) -> None:
         """Paste; the lines of what is pasted become one."""
-        event.stop()
         before = self._editor.text
-        self._editor.insert(" ".join(event.text[:8000].split()))
+        self._editor.insert(" ".join(text[:_PASTE_MAX_CHARS].split()))
         self._after_edit(before)
 
     def _after_edit(self, before: str) -> None:
