@@ -29,7 +29,7 @@ class LaneRules:
 
 
 LANES: Final[Mapping[Lane, LaneRules]] = {
-    "election": LaneRules(port="election", planes=("election",), n_ahead=64, heartbeat_s=5.0),
+    "election": LaneRules(port="election", planes=("election",), n_ahead=64, heartbeat_s=3.5),
     # A host that is gone, or a process that stands still, is noticed on the election lane, which
     # then takes the others along. Another lane that has been lost alone is found by the kernels,
     # whose questions wake nobody.

@@ -26,7 +26,7 @@ Socket = zmq.Socket[bytes]
 HANDSHAKE_S: Final = 3.0
 """A connection that has not proved its key by then is cut."""
 _SLACK_S: Final = 0.5
-SILENCE_S: Final = 5.0
+SILENCE_S: Final = 4.5
 """Without an answer for so long after a heartbeat of ZeroMQ's, a connection is over."""
 KEEPALIVE_IDLE_S: Final = 5
 KEEPALIVE_EVERY_S: Final = 2

@@ -32,4 +32,4 @@ def test_ports_are_three_in_a_row() -> None:
 def test_one_lane_of_a_link_asks_whether_the_other_end_lives_and_not_too_seldom() -> None:
     asking = {lane: rules.heartbeat_s for lane, rules in LANES.items() if rules.heartbeat_s}
     assert asking.keys() == {"election"}
-    assert asking["election"] + SILENCE_S <= 10
+    assert asking["election"] + SILENCE_S <= 8
