@@ -160,13 +160,18 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         return {
             "app.quit": lambda _: self.exit(0),
             "app.suspend": lambda _: self.action_suspend_process(),
-            "app.stop": lambda _: self.seat.tell("q quits"),
+            "app.stop": lambda _: self._stop(),
             "link.retry": lambda _: self.seat.link.retry_now(),
             "link.attach": self._attach_to,
             "view.resync": lambda _: self.seat.link.mark_resync(),
             "view.theme": self._choose_theme,
             "view.rate": self._choose_rate,
         }
+
+    def _stop(self) -> None:
+        stop = self.seat.stop_streams
+        if stop is None or not stop():
+            self.seat.tell("q quits")
 
     def _attach_to(self, values: Values) -> None:
         self.seat.link.attach(values["node"])

@@ -103,15 +103,16 @@ class ChatReader:
             text = choice.text.content or ""
             reasoning = choice.text.reasoning_content or ""
             self.finish_reason = choice.finish_reason or self.finish_reason
-            for call in choice.text.tool_calls or ():
-                self._call(call)
+            for number, call in enumerate(choice.text.tool_calls or ()):
+                # Only pieces of a stream are numbered.
+                self._call(number if choice.delta is None else call.index, call)
         return Piece(text=text, reasoning=reasoning) if text or reasoning else None
 
-    def _call(self, piece: ToolPiece) -> None:
-        while len(self.tools) <= piece.index:
+    def _call(self, index: int, piece: ToolPiece) -> None:
+        while len(self.tools) <= index:
             self.tools.append(CalledTool())
-        self.tools[piece.index].name += piece.function.name or ""
-        self.tools[piece.index].arguments += piece.function.arguments or ""
+        self.tools[index].name += piece.function.name or ""
+        self.tools[index].arguments += piece.function.arguments or ""
 
     def close(self) -> None:
         """Check that the stream ended as streams end.

@@ -4,8 +4,9 @@ The seat is where the operator sits. It knows no widget: what is to be shown is 
 application shows it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from protocol.clock import Clock
@@ -69,6 +70,12 @@ class Seat:
     """Of local times shown; `T` switches to 0."""
     clipboard: Clipboard | None = None
     """None copies nowhere."""
+    state_dir: Path | None = None
+    """Where drafts and conversations are kept; None keeps nothing."""
+    n_streaming: int = 0
+    """Answers of models that are coming now."""
+    stop_streams: Callable[[], int] | None = None
+    """Stops them at once and gives how many those were; there once the screen Chat was shown."""
     shell: "Shell | None" = None
     """The application; there once it runs."""
 

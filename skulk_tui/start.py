@@ -75,6 +75,7 @@ def run_tui(
         send=app.write_to_terminal,
         state_dir=state_dir(environ),
     )
+    seat.state_dir = state_dir(environ)
     return run_app(
         app,
         mouse=settings.mouse,

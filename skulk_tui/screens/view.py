@@ -115,6 +115,7 @@ class View(Container):
             is_readonly=seat.is_readonly,
             is_linked=seat.link.view.may_change,
             has_undo=seat.undo is not None,
+            is_streaming=seat.n_streaming > 0,
         )
 
     def focus_first(self) -> None:

@@ -123,6 +123,7 @@ async def a_seat(
         registry=Registry(ALL_ACTIONS),
         flash=FlashLog(),
         is_readonly=is_readonly,
+        state_dir=tmp_path,
         clipboard=Clipboard("file", environ={}, send=lambda _: None, state_dir=tmp_path),
     )
     app = SkulkTui(seat, theme=theme, data_hz=10.0)
