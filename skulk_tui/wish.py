@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from protocol.control_api import PlaceInstanceBody
-from protocol.errors import ClientError
+from protocol.control_api import PlaceInstanceBody, PreviewsDocument
+from protocol.errors import ClientError, PlacementError, SkulkError, error_of
 from protocol.ids import Digest, ModelId, NodeId
 from protocol.placements import Plan, Shape
 from skulk_tui.client import Query
+from skulk_tui.formatting import joined
 
 BACKEND_FORM: Final = re.compile(
     r"^(scripted|llama_server|llama_cpp|mlx|vllm)(-(cpu|cuda|rocm|vulkan|metal))?$"
@@ -124,6 +125,28 @@ def same_again(plan: Plan) -> Wish:
         backend=plan.backend,
         context_tokens=plan.context_tokens,
         slots=plan.slots,
+    )
+
+
+def refused(document: PreviewsDocument) -> SkulkError:
+    """Give the error that stands for a document without a plan."""
+    if document.missing_facts:
+        return PlacementError(
+            "placement.facts_missing",
+            f"facts are still arriving: {joined(document.missing_facts)}",
+            remediation="Ask again in a few seconds; `skulk status` shows the nodes.",
+            retry_after_s=5,
+        )
+    for refusal in document.refusals:
+        error = error_of(refusal.error)
+        change = refusal.smallest_change
+        if change is not None and change.text:
+            error.remediation = change.text
+        return error
+    return PlacementError(
+        "placement.no_node",
+        f"no node can hold {document.model_id}",
+        remediation="`skulk status` shows the nodes and what they can run.",
     )
 
 

@@ -11,7 +11,7 @@ from protocol.control_api import (
     InstanceView,
     PreviewsDocument,
 )
-from protocol.errors import ClientError, PlacementError, SkulkError, error_of
+from protocol.errors import ClientError, PlacementError, SkulkError
 from protocol.ids import DIGEST_PATTERN, Digest, parse_model_id
 from protocol.placements import Plan, Shape
 from skulk_tui.cli import exit_codes
@@ -33,7 +33,7 @@ from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
 from skulk_tui.client import envelope_of, path_of
 from skulk_tui.formatting import format_bytes, format_count, format_duration, joined
-from skulk_tui.wish import BACKEND_FORM, PLAN_ID_SHOWN, Wish
+from skulk_tui.wish import BACKEND_FORM, PLAN_ID_SHOWN, Wish, refused
 
 _BACKENDS_SHOWN: Final = ("llama_server", "llama_cpp", "mlx", "vllm", "scripted")
 _PLAN_ID: Final = re.compile(DIGEST_PATTERN)
@@ -252,28 +252,6 @@ class Placing:
             if change is not None and change.text:
                 self.session.narrate(f"smallest change: {change.text}")
                 break
-
-
-def refused(document: PreviewsDocument) -> SkulkError:
-    """Give the error that stands for a document without a plan."""
-    if document.missing_facts:
-        return PlacementError(
-            "placement.facts_missing",
-            f"facts are still arriving: {joined(document.missing_facts)}",
-            remediation="Ask again in a few seconds; `skulk status` shows the nodes.",
-            retry_after_s=5,
-        )
-    for refusal in document.refusals:
-        error = error_of(refusal.error)
-        change = refusal.smallest_change
-        if change is not None and change.text:
-            error.remediation = change.text
-        return error
-    return PlacementError(
-        "placement.no_node",
-        f"no node can hold {document.model_id}",
-        remediation="`skulk status` shows the nodes and what they can run.",
-    )
 
 
 def _take(plan: Plan) -> str:

@@ -6,12 +6,14 @@ from typing import Final
 from skulk_tui.screens.cluster import ClusterView
 from skulk_tui.screens.command_detail import CommandDetail
 from skulk_tui.screens.diag import DiagView
+from skulk_tui.screens.models import ModelsView
 from skulk_tui.screens.node_detail import NodeDetail
 from skulk_tui.screens.store import StoreView
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory
 
 ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {
     "cluster": ClusterView,
+    "models": ModelsView,
     "store": StoreView,
     "diag": DiagView,
 }

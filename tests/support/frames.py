@@ -14,6 +14,7 @@ FRAMES: Final = Path(__file__).resolve().parent.parent / "tui" / "frames"
 _AGES: Final = (
     (re.compile(r"\b(LIVE|STALE|CONNECTING|PAUSED) \d+ ?s"), r"\1 0s"),
     (re.compile(r"\bLOST \d\d:\d\d  (?:retry|try) \d+(?: in \d+s)?"), "LOST 00:00  retry 1 in 0s"),
+    (re.compile(r"\b\d+s old"), "0s old"),
 )
 
 

@@ -1,0 +1,380 @@
+"""The screen Models: plans while the operator asks, exactly the plan shown, phases, stopping."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+
+from protocol.control_api import CommandAccepted, InstanceView, PreviewsDocument
+from protocol.errors import ErrorBody
+from protocol.instances import Phase
+from protocol.placements import (
+    MemoryArithmetic,
+    PlacementRequest,
+    Plan,
+    Refusal,
+    ShardAssignment,
+    SmallestChange,
+)
+from protocol.session import Cancel, row_key
+from tests.support.builders import (
+    GIB,
+    MIB,
+    a_command_id,
+    a_digest,
+    a_node_id,
+    an_instance_id,
+)
+from tests.support.den_cluster import (
+    QWEN,
+    SMALL,
+    den_failure,
+    den_instance,
+    den_member,
+    den_node,
+    fill,
+)
+from tests.support.frames import check_frame
+from tests.support.scripted_session import ScriptedSession
+from tests.support.seat import SeatUnderTest, a_seat
+from tests.support.session_answers import Scripted, refusal
+
+_SIZES = ((60, 16), (80, 24), (160, 50))
+_PREVIEWS = "/instance/previews"
+_PLACE = "/place_instance"
+
+
+def _memory(number: int, *, free_gib: float, claimed_gib: float = 0.0) -> MemoryArithmetic:
+    return MemoryArithmetic(
+        weights_bytes=100 * MIB,
+        kv_cache_bytes=512 * MIB,
+        overhead_bytes=400 * MIB,
+        reserved_bytes=int(claimed_gib * GIB),
+        available_bytes=int(free_gib * GIB),
+        pool="ram" if number == 4 else "vram",
+        kv_bytes_per_token=32768,
+        context_tokens=16384,
+    )
+
+
+def _plan(number: int, *, context_tokens: int = 16384, free_gib: float = 20.0) -> Plan:
+    return Plan(
+        plan_id=a_digest(f"plan {number} {context_tokens}"),
+        model_id=SMALL,
+        card_digest=a_digest("card"),
+        shape="single",
+        engine="llama_server",
+        backend="llama_server-cpu" if number == 4 else "llama_server-cuda",
+        context_tokens=context_tokens,
+        slots=4,
+        shards=(
+            ShardAssignment(
+                rank=0,
+                node_id=a_node_id(number),
+                layer_start=0,
+                layer_end=30,
+                memory=_memory(number, free_gib=free_gib),
+            ),
+        ),
+        download_bytes=145 * MIB,
+    )
+
+
+def _no_fit(number: int = 3, name: str = "rack-a6k") -> Refusal:
+    return Refusal(
+        node_id=a_node_id(number),
+        error=ErrorBody(
+            code="placement.no_fit",
+            message=f"{name}: 0.99 GiB are needed of 0.50 GiB; 0.49 GiB too little",
+            remediation="Ask for --context 4096 or less.",
+        ),
+        term="kv_cache",
+        memory=_memory(number, free_gib=0.5),
+        smallest_change=SmallestChange(
+            kind="context_tokens", context_tokens=4096, text="Ask for --context 4096 or less."
+        ),
+    )
+
+
+def _previews(plans: Sequence[Plan], *refusals: Refusal) -> PreviewsDocument:
+    return PreviewsDocument(
+        model_id=SMALL,
+        request=PlacementRequest(model_id=SMALL),
+        plans=tuple(plans),
+        refusals=refusals,
+    )
+
+
+def _usual() -> PreviewsDocument:
+    return _previews([_plan(2), _plan(1, free_gib=13.0), _plan(4, free_gib=18.0)], _no_fit())
+
+
+def _accepted(plan: Plan | None = None) -> CommandAccepted:
+    return CommandAccepted(
+        message="accepted",
+        command_id=a_command_id(7),
+        instance_id=an_instance_id(7),
+        model_id=SMALL,
+        plan=plan,
+        durable="member",
+        term=7,
+        seq=8818,
+    )
+
+
+def _small(phase: Phase, **changes: object) -> InstanceView:
+    fields: dict[str, object] = {"instance_id": an_instance_id(7)}
+    return den_instance(7, phase, plan=_plan(2), **(fields | changes))
+
+
+@pytest.fixture
+def node() -> Iterator[ScriptedSession]:
+    with ScriptedSession() as scripted:
+        fill(scripted)
+        scripted.answer("GET", _PREVIEWS, _usual())
+        scripted.answer("POST", _PLACE, _accepted(_plan(2)))
+        yield scripted
+
+
+async def _go(seat: SeatUnderTest, *words: str) -> None:
+    await seat.until_shows("attic-mini")
+    await seat.press("2", "end")
+    await seat.until_shows("Models 3", "> SmolLM2", "0/2", *words)
+
+
+def _wishes(node: ScriptedSession) -> list[str]:
+    return [one.query for one in node.asked("GET", _PREVIEWS)]
+
+
+@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_models_and_the_plan_are_as_drawn(
+    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await _go(seat, "fits", "no fit")
+            check_frame(f"models-plan-{size[0]}x{size[1]}", await seat.settled())
+
+    asyncio.run(story())
+
+
+def test_the_plan_follows_the_cursor_and_superseded_questions_are_not_put(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "fits")
+            asked = len(_wishes(node))
+            await seat.press("up", "up", "down", "down")
+            await seat.pilot.pause(0.5)
+            assert len(_wishes(node)) <= asked + 1
+            await seat.press("up")
+            await seat.until(lambda: f"model_id={QWEN.replace('/', '%2F')}" in _wishes(node)[-1])
+
+    asyncio.run(story())
+
+
+def test_a_question_under_way_is_given_up_when_what_is_asked_changes(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        node.answer("GET", _PREVIEWS, Scripted(is_silent=True))
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "planning")
+            await seat.until(lambda: node.asked("GET", _PREVIEWS))
+            first = node.asked("GET", _PREVIEWS)[-1].id
+            node.answer("GET", _PREVIEWS, _usual())
+            await seat.press("plus")
+            await seat.until_shows("fits")
+            given_up = [one.id for one in node.seen if isinstance(one, Cancel)]
+            assert first in given_up
+
+    asyncio.run(story())
+
+
+def test_nodes_shape_context_and_slots_are_asked_for_and_stand_in_the_command(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=(160, 50)) as seat:
+            await _go(seat, "fits")
+            await seat.press("tab", "tab", "down", "space")
+            await seat.until_shows("[x] den-01", "1 picked", "--nodes den-01")
+            await seat.press("plus", "greater_than_sign", "S")
+            await seat.until_shows("shape one  ctx 32768  slots 5")
+            await seat.until(lambda: "slots=5" in _wishes(node)[-1])
+            asked = parse_qs(_wishes(node)[-1])
+            assert asked == {
+                "model_id": [SMALL],
+                "node_ids": [a_node_id(1)],
+                "shape": ["single"],
+                "context_tokens": ["32768"],
+                "slots": ["5"],
+            }
+            await seat.until_shows("--nodes den-01 --shape single --context 32768 --slots 5")
+            await seat.press("minus", "N")
+            await seat.until_shows("any node", "shape auto  ctx auto  slots auto")
+
+    asyncio.run(story())
+
+
+def test_placing_shows_the_same_figures_and_sends_exactly_the_plan_shown(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "> A one node")
+            await seat.press("tab", "down", "enter")
+            await seat.until_shows("Place HuggingFaceTB", "den-01", "of 13.0 GiB free", "Cancel")
+            await seat.press("enter")
+            await seat.until_shows("nothing was changed")
+            assert node.asked("POST", _PLACE) == []
+            await seat.press("enter")
+            await seat.until_shows("Cancel")
+            node.rows("placements", {row_key("instance", an_instance_id(7)): _small("download")})
+            await seat.until_shows("Cancel")  # whatever moves below
+            await seat.press("p")
+            await seat.until(lambda: node.asked("POST", _PLACE))
+            (sent,) = node.asked("POST", _PLACE)
+            assert sent.body["plan_id"] == _plan(1).plan_id
+            assert sent.body["model_id"] == SMALL
+            await seat.until_shows("is accepted as", "u undo")
+
+    asyncio.run(story())
+
+
+def test_a_plan_that_no_longer_holds_is_told_made_anew_and_nothing_is_applied(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        now = _plan(4, context_tokens=8192)
+        node.answer(
+            "POST",
+            _PLACE,
+            refusal("placement.plan_changed", "no longer", status=409, plan=now),
+        )
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "> A one node")
+            await seat.press("enter")
+            await seat.until_shows("Cancel", "den-02")
+            node.answer("GET", _PREVIEWS, _previews([now], _no_fit()))
+            await seat.press("p")
+            await seat.until_shows("nothing was placed", "> A one node  attic-mini")
+            await seat.until_shows("changed: nodes den-02 -> attic-mini")
+            assert len(node.asked("POST", _PLACE)) == 1
+
+    asyncio.run(story())
+
+
+def test_a_plan_is_made_anew_when_the_cluster_changes(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "> A one node  den-02")
+            node.answer("GET", _PREVIEWS, _previews([_plan(1, free_gib=13.0)], _no_fit()))
+            lost = den_node(2, member=den_member(2, liveness="lost", presence="lost"))
+            node.rows("cluster", {row_key("node", a_node_id(2)): lost})
+            await seat.until_shows("> A one node  den-01", "changed: nodes den-02 -> den-01")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_refusal_names_the_term_the_shortage_and_the_change_that_fits(
+    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def story() -> None:
+        node.answer("GET", _PREVIEWS, _previews([], _no_fit()))
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await _go(seat, "no fit")
+            check_frame(f"models-refusal-{size[0]}x{size[1]}", await seat.settled())
+            await seat.press("enter")
+            await seat.until_shows("error: rack-a6k: 0.99 GiB are needed")
+            await seat.press("F")
+            await seat.until(lambda: "context_tokens=4096" in _wishes(node)[-1])
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_phases_are_told_node_by_node_with_bytes_rate_and_time_left(
+    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def story() -> None:
+        node.rows("placements", {row_key("instance", an_instance_id(7)): _small("load")})
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await _go(seat, "load", "fits")
+            check_frame(f"models-phases-{size[0]}x{size[1]}", await seat.settled())
+
+    asyncio.run(story())
+
+
+def test_x_stops_at_any_phase_and_undo_places_the_same_again(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        path = f"/instance/{an_instance_id(7)}"
+        node.answer("DELETE", path, _accepted())
+        key = row_key("instance", an_instance_id(7))
+        node.rows("placements", {key: _small("download")})
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "download")
+            await seat.press("x")
+            await seat.until_shows("Stop HuggingFaceTB", "in the phase download", "skulk stop")
+            node.rows("placements", {key: _small("load")})
+            await seat.press("x")
+            await seat.until(lambda: node.asked("DELETE", path))
+            node.rows("placements", {key: None})
+            await seat.until_shows("is being stopped", "u undo")
+            await seat.press("u")
+            await seat.until_shows("Place HuggingFaceTB", "--nodes den-02")
+            await seat.press("p")
+            await seat.until(lambda: node.asked("POST", _PLACE))
+            sent = node.asked("POST", _PLACE)[0].body
+            assert sent["nodes"] == [a_node_id(2)]
+            assert sent["plan_id"] == _plan(2).plan_id
+
+    asyncio.run(story())
+
+
+def test_stopping_what_serves_says_how_many_requests_fail_and_what_is_freed(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "fits")
+            await seat.press("colon")
+            await seat.type(f"stop {an_instance_id(1)}")
+            await seat.press("enter")
+            await seat.until_shows(
+                "Stop bartowski/Llama", "3 requests are running and would fail", "Frees 49.1 GiB",
+                "x stop now",
+            )  # fmt: skip
+            await seat.press("escape")
+            await seat.until_shows("nothing was changed")
+
+    asyncio.run(story())
+
+
+def test_a_failed_instance_says_why_and_is_tried_again(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        path = f"/instance/{an_instance_id(7)}/retry"
+        node.answer("POST", path, _accepted())
+        failure = den_failure(7)
+        node.rows(
+            "placements",
+            {row_key("instance", an_instance_id(7)): _small("failed", failure=failure)},
+        )
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "failed", "SIGKILL")
+            await seat.press("shift+tab", "shift+tab", "r")
+            await seat.until_shows("Try HuggingFaceTB", "skulk retry")
+            await seat.press("r")
+            await seat.until(lambda: node.asked("POST", path))
+
+    asyncio.run(story())
