@@ -40,7 +40,7 @@ from skulk_tui.cli.saved_clusters import add_saved_cluster_verbs
 from skulk_tui.cli.session import Session, parse_duration
 from skulk_tui.cli.suggestions import complete_node, member_of
 from skulk_tui.cli.tables import nodes_table, outcomes_table, reasons_table, status_tables
-from skulk_tui.cli.verb import group, verb
+from skulk_tui.cli.verb import WatchOption, group, verb
 from skulk_tui.cli.waiting import state_of
 from skulk_tui.client import path_of
 from skulk_tui.formatting import format_duration, joined
@@ -56,9 +56,9 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def add_cluster_verbs(app: typer.Typer) -> None:
     """Register the verbs."""
-    verb(app, "status", examples=("skulk status", "skulk status --json | jq .items[0].nodes"))(
-        show_status
-    )
+    verb(
+        app, "status", examples=("skulk status --watch", "skulk status --json | jq .items[0].nodes")
+    )(show_status)
     verb(app, "nodes", examples=("skulk nodes", "skulk nodes -o wide"))(list_nodes)
     cluster = group(
         app, "cluster", "The cluster: who is in it, inviting, joining, the master; saved clusters."
@@ -125,8 +125,15 @@ def _add_membership(cluster: typer.Typer) -> None:
 # ---- Looking -----------------------------------------------------------------------------------
 
 
-def show_status(session: Session) -> int | None:
-    """Show the cluster: nodes, what is wrong with them, instances, downloads."""
+def show_status(session: Session, *, watch: WatchOption = False) -> int | None:
+    """Show the cluster: nodes, what is wrong with them, instances, downloads.
+
+    With `--watch` in a pipe, and with TERM=dumb, each change is a line of words.
+    """
+    if watch:
+        from skulk_tui.cli.watches import watch_status
+
+        return watch_status(session)
     status = status_record(state_of(session))
     session.output.show(
         Listing(
@@ -142,8 +149,12 @@ def show_status(session: Session) -> int | None:
     return None
 
 
-def list_nodes(session: Session) -> int | None:
+def list_nodes(session: Session, *, watch: WatchOption = False) -> int | None:
     """List the nodes: alive or not, health, memory, disk, backends."""
+    if watch:
+        from skulk_tui.cli.watches import watch_nodes
+
+        return watch_nodes(session)
     nodes = session.client.get("/v1/nodes", NodesDocument)
     records = [view_record(node) for node in nodes.items]
     session.output.show(

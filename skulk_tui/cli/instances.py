@@ -17,7 +17,7 @@ from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import InstanceRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.tables import failures_tables, instance_tables, instances_table
-from skulk_tui.cli.verb import group, verb
+from skulk_tui.cli.verb import WatchOption, group, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_gone, wait_until_ready
 from skulk_tui.client import path_of
 
@@ -34,7 +34,9 @@ WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for it 
 
 def add_instance_verbs(app: typer.Typer) -> None:
     """Register the verbs."""
-    verb(app, "ps", examples=("skulk ps", "skulk ps -o name | xargs -r skulk stop"))(list_instances)
+    verb(app, "ps", examples=("skulk ps --watch", "skulk ps -o name | xargs -r skulk stop"))(
+        list_instances
+    )
     verb(
         app,
         "stop",
@@ -51,8 +53,12 @@ def add_instance_verbs(app: typer.Typer) -> None:
     )(show_instance)
 
 
-def list_instances(session: Session) -> int | None:
+def list_instances(session: Session, *, watch: WatchOption = False) -> int | None:
     """List the placed models and how far they are."""
+    if watch:
+        from skulk_tui.cli.watches import watch_instances
+
+        return watch_instances(session)
     state = state_of(session)
     records = instance_records(state)
     session.output.show(

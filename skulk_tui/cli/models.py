@@ -34,7 +34,7 @@ from skulk_tui.cli.tables import (
     models_table,
     transfers_table,
 )
-from skulk_tui.cli.verb import group, verb
+from skulk_tui.cli.verb import WatchOption, group, verb
 from skulk_tui.cli.waiting import state_of, wait_until_downloaded
 from skulk_tui.client import Query, path_of
 from skulk_tui.formatting import format_bytes
@@ -92,8 +92,12 @@ def add_model_verbs(app: typer.Typer) -> None:
     )
 
 
-def list_models(session: Session) -> int | None:
+def list_models(session: Session, *, watch: WatchOption = False) -> int | None:
     """List the models that can be placed, and how far each has come."""
+    if watch:
+        from skulk_tui.cli.watches import watch_models
+
+        return watch_models(session)
     entries = session.client.get("/v1/models", ModelList).data
     records = sorted((model_record(entry) for entry in entries), key=lambda one: one.model_id)
     session.output.show(

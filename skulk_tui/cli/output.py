@@ -103,8 +103,11 @@ class Output:
             case "name":
                 self.write("".join(f"{name}\n" for name in listing.names))
             case "table" | "wide":
-                shown = [table for table in listing.tables if table.rows]
-                self.write("\n".join(self._draw(table) for table in shown))
+                self.write(self.text_of(listing.tables))
+
+    def text_of(self, tables: Sequence[Table]) -> str:
+        """Draw tables one below the other, without those that have no rows."""
+        return "\n".join(self._draw(table) for table in tables if table.rows)
 
     def line_of_json(self, value: object) -> None:
         """Write one value as one line."""

@@ -130,6 +130,20 @@ class StatusRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadRecord:
+    """The cluster in short, as `status --watch` tells of it."""
+
+    cluster_id: str
+    master: str | None
+    master_name: str | None
+    term: int
+    policy: str
+    is_minority: bool
+    voters: int
+    voters_alive: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRecord:
     """A model of the catalogue."""
 

@@ -45,6 +45,11 @@ InsecureOption = Annotated[
     bool, typer.Option("--insecure", help="Allow an API key over plain HTTP to another machine.")
 ]
 
+WatchOption = Annotated[
+    bool,
+    typer.Option("--watch", "-w", help="Go on with what changes, until Ctrl-C."),
+]
+
 
 def _common(  # its signature is what counts: the options that every sub-command takes
     *,
