@@ -48,6 +48,9 @@ from skulkd.core.session_flow import SessionFlow
 TICK_S: Final = 0.5
 KEY_CHECK_S: Final = 4.0
 """Between two looks whether the key still counts; with the tick, less than the 5 s promised."""
+CLIENT_SILENT_S: Final = 90.0
+"""Without a frame of the client, which owes a `pong` a second at least. One whose machine lost its
+power is never heard of again: TCP alone gives up after a quarter of an hour."""
 _POLICY_VIOLATION: Final = 1008
 _GOING_AWAY: Final = 1001
 _log = logging.getLogger(__name__)
@@ -96,7 +99,7 @@ class Session:
             opening, parts.door, parts.deps.tasks, on_change=self._pump_soon
         )
         self._is_over = False
-        self._opened_s = self._sent_s = self._checked_s = 0.0
+        self._opened_s = self._sent_s = self._checked_s = self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._pumping: asyncio.Handle | None = None
 
@@ -117,7 +120,7 @@ class Session:
 
     def on_opened(self) -> None:
         """Wait for the client's hello."""
-        self._opened_s = self._sent_s = self._checked_s = _now_s()
+        self._opened_s = self._sent_s = self._checked_s = self._heard_s = _now_s()
         self._parts.on_opened(self)
         self._timer = asyncio.get_running_loop().call_later(HELLO_WITHIN_S, self._tick)
 
@@ -125,6 +128,7 @@ class Session:
         """Handle one frame of the client."""
         if self._is_over:
             return
+        self._heard_s = _now_s()
         try:
             self._take(data)
         except Exception:  # ruff: ignore[blind-except]  a bug ends this session alone, and says so
@@ -143,6 +147,8 @@ class Session:
             self.close(_bad_frame(f"{frame.type} came before hello"))
         else:
             self._handle(frame, self._flow)
+            if self._requests.is_flooded:
+                self._give_up("this client asks on, and does not read that it is refused")
 
     def on_writable(self) -> None:
         """The socket takes more again."""
@@ -301,6 +307,12 @@ class Session:
 
     def _tick(self) -> None:
         """Look after silence, slowness and the key."""
+        try:
+            self._look_after()
+        except Exception:  # ruff: ignore[blind-except]  a bug ends this session alone, and says so
+            self._fail()
+
+    def _look_after(self) -> None:
         now = _now_s()
         if self._flow is None:
             self.close(_bad_frame(f"no hello came within {HELLO_WITHIN_S:g} s"))
@@ -309,6 +321,8 @@ class Session:
             self._checked_s = now
             self._check_key()
         self._look(self._flow)
+        if now - self._heard_s >= CLIENT_SILENT_S:
+            self._give_up(f"nothing was heard of this client for {CLIENT_SILENT_S:g} s")
         if now - self._sent_s >= PING_S and not self._is_over:
             self._ping(self._flow, now)
         if not self._is_over:
@@ -337,18 +351,19 @@ class Session:
         before = flow.feed
         flow.look(_now_s(), is_writable=self._the_socket.is_writable)
         if flow.is_hopeless:
-            self.close(
-                SessionError(
-                    "session.slow_reader",
-                    "nothing could be sent to this client for a minute",
-                    remediation="Connect again, and read what comes.",
-                )
-            )
+            self._give_up("nothing could be sent to this client for a minute")
         elif flow.feed != before:
             self._say(_encoded(Feed(state=flow.feed)))
             self._subscriptions.make_all_ready()
             self._requests.make_all_ready()
             self._pump_soon()
+
+    def _give_up(self, why: str) -> None:
+        self.close(
+            SessionError(
+                "session.slow_reader", why, remediation="Connect again, and read what comes."
+            )
+        )
 
     def _release(self) -> None:
         """Let go of everything. Streams go on for whoever resumes them."""

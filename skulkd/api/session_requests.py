@@ -5,6 +5,7 @@ goes on by itself.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Final, final
 
 from protocol.errors import RequestError, SessionError, SkulkError
 from protocol.session import MAX_REQUESTS, OpenStream, ResumeStream, SessionRequest
-from skulkd.api.errors import error_reply
+from skulkd.api.errors import bug, error_reply
 from skulkd.api.http import Request
 from skulkd.api.session_frames import answer_frame, refused_frame, stream_frame
 from skulkd.api.session_ports import Door
@@ -21,7 +22,10 @@ from skulkd.runtime.tasks import Tasks, timeout
 
 MAX_UNSENT_BYTES: Final = 8 << 20
 """Of answers that wait for a client that does not read."""
+MAX_REFUSALS_BYTES: Final = 1 << 20
+"""Beyond them: a client that asks on is told so, and these words wait too."""
 STREAM_FRAME_BYTES: Final = 64 << 10
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -61,6 +65,11 @@ class SessionRequests:
     def is_ready(self) -> bool:
         """Something may wait to be sent."""
         return bool(self._answers or self._ready_streams)
+
+    @property
+    def is_flooded(self) -> bool:
+        """More waits than may: the client asks on without reading even that it should not."""
+        return self._unsent_bytes > MAX_UNSENT_BYTES + MAX_REFUSALS_BYTES
 
     def has(self, frame_id: int) -> bool:
         """Say whether an id is that of something unanswered."""
@@ -148,6 +157,11 @@ class SessionRequests:
         except SkulkError as error:
             del self._asked[wish.id]
             self._refuse(wish.id, error, is_stream=True)
+            return
+        except Exception:  # ruff: ignore[blind-except]  a bug is logged, and fails this chat alone
+            _log.exception("opening a chat of a session failed")
+            del self._asked[wish.id]
+            self._refuse(wish.id, bug(), is_stream=True)
             return
         self._read(wish.id, kept, 0)
 

@@ -81,6 +81,7 @@ class RowTopics:
             "models": RowFeed(),
         }
         self._unsubscribe: Callable[[], None] | None = None
+        self._first_look: asyncio.Handle | None = None
         self._next_look: asyncio.TimerHandle | None = None
         self._next_event_look: asyncio.TimerHandle | None = None
         self._next_catalog: asyncio.TimerHandle | None = None
@@ -96,8 +97,9 @@ class RowTopics:
         if topic == "models":
             if not feed.is_ready:
                 self._read_catalog_after(0.0)
-        elif not feed.is_ready:
-            self._look()
+        elif not feed.is_ready and self._first_look is None:
+            # One for all topics that are asked for together, and for one that comes and goes.
+            self._first_look = asyncio.get_running_loop().call_soon(self._on_first_look)
         return feed
 
     def leave(self, topic: RowTopic, on_change: Callable[[], None]) -> None:
@@ -111,9 +113,15 @@ class RowTopics:
 
     def stop(self) -> None:
         """Look no more."""
-        for timer in (self._next_look, self._next_event_look, self._next_catalog):
-            if timer is not None:
-                timer.cancel()
+        for handle in (
+            self._first_look,
+            self._next_look,
+            self._next_event_look,
+            self._next_catalog,
+        ):
+            if handle is not None:
+                handle.cancel()
+        self._first_look = None
         self._next_look = self._next_event_look = self._next_catalog = None
         if self._unsubscribe is not None:
             self._unsubscribe()
@@ -124,6 +132,10 @@ class RowTopics:
     def _look_again(self) -> None:
         loop = asyncio.get_running_loop()
         self._next_look = loop.call_later(LOOK_S, self._on_look)
+
+    def _on_first_look(self) -> None:
+        self._first_look = None
+        self._look()
 
     def _on_look(self) -> None:
         self._look_again()

@@ -171,10 +171,45 @@ def test_a_client_that_takes_nothing_gets_latest_then_summary_and_is_let_go() ->
 def test_a_client_without_credit_is_slow_too_even_if_nothing_happens() -> None:
     async def story(stage: Stage) -> None:
         stage.say(type="hello", credit_bytes=4096)
-        await asyncio.sleep(400)
+        for _ in range(400):
+            await asyncio.sleep(1)
+            stage.say(type="pong")
         assert stage.socket.closed_with is not None
         assert stage.socket.sent[-1]["error"]["code"] == "session.slow_reader"
         assert stage.socket.n_bytes < 3 * 4096
+
+    play(story)
+
+
+def test_a_client_that_is_never_heard_of_again_is_given_up() -> None:
+    async def story(stage: Stage) -> None:
+        stage.say(type="hello", credit_bytes=64 << 20)
+        for _ in range(100):
+            await asyncio.sleep(1)
+            stage.say(type="pong")
+        assert stage.socket.closed_with is None, "it answers"
+        await asyncio.sleep(88)
+        assert stage.socket.closed_with is None
+        await asyncio.sleep(3)
+        assert stage.socket.closed_with is not None
+        error = stage.socket.sent[-1]["error"]
+        assert error["code"] == "session.slow_reader"
+        assert "heard" in error["message"]
+
+    play(story)
+
+
+def test_a_bug_in_the_look_at_the_key_ends_the_session_instead_of_the_looks() -> None:
+    async def story(stage: Stage) -> None:
+        def fail(opening: Request) -> object:
+            raise KeyError(opening.path)
+
+        stage.say(type="hello")
+        door = stage.session._parts.door  # pyright: ignore[reportPrivateUsage]
+        door.identify = fail  # type: ignore[method-assign, assignment]
+        await asyncio.sleep(5)
+        assert stage.socket.sent[-1]["error"]["code"] == "internal.bug"
+        assert stage.socket.closed_with is not None
 
     play(story)
 
@@ -252,6 +287,54 @@ def test_answers_wait_for_credit_and_too_many_bytes_of_them_are_refused(
         refused = [answer for answer in answers if answer["status"] == 503]
         assert refused
         assert len(refused) < 39
+
+    play(story)
+
+
+@pytest.mark.parametrize("asks", ["request", "subscribe"])
+def test_who_asks_on_without_reading_that_it_is_refused_is_let_go(
+    asks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skulkd.api.session_requests.MAX_UNSENT_BYTES", 10_000)
+    monkeypatch.setattr("skulkd.api.session_requests.MAX_REFUSALS_BYTES", 5_000)
+
+    async def story(stage: Stage) -> None:
+        stage.say(type="hello", credit_bytes=1 << 20)
+        stage.socket.is_writable = False
+        n_asked = 0
+        while stage.socket.closed_with is None:
+            n_asked += 1
+            assert n_asked < 1000, "what waits for it grows without a bound"
+            if asks == "request":
+                stage.say(type="request", id=n_asked, method="GET", path="/v1/nodes")
+            else:
+                stage.say(type="subscribe", id=n_asked, topic="health")
+                stage.say(type="unsubscribe", id=n_asked)
+        assert stage.socket.sent[-1]["error"]["code"] == "session.slow_reader"
+
+    play(story)
+
+
+def test_topics_that_come_and_go_in_one_turn_are_looked_at_once() -> None:
+    async def story(stage: Stage) -> None:
+        n_looks = 0
+        status = stage.daemon.cluster.status
+
+        def count() -> object:
+            nonlocal n_looks
+            n_looks += 1
+            return status()
+
+        stage.daemon.cluster.status = count  # type: ignore[method-assign, assignment]
+        stage.say(type="hello", credit_bytes=1 << 20)
+        for number in range(1, 1001):
+            stage.say(type="subscribe", id=number, topic="cluster")
+            stage.say(type="unsubscribe", id=number)
+        for number, topic in enumerate(("cluster", "placements", "transfers", "health"), 2000):
+            stage.say(type="subscribe", id=number, topic=topic)
+        await asyncio.sleep(0.01)
+        assert n_looks == 1
+        assert {frame["id"] for frame in stage.socket.of_type("rows")} == {2000, 2001, 2002, 2003}
 
     play(story)
 

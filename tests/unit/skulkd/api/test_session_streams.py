@@ -69,6 +69,19 @@ def test_a_chat_that_cannot_be_is_refused_with_the_error_of_http() -> None:
     with_api(story)
 
 
+def test_a_bug_in_opening_a_chat_fails_it_alone_and_its_id_is_free() -> None:
+    async def story(api: Api) -> None:
+        api.daemon.gateway.mint_command_id = lambda: 1 // 0  # type: ignore[method-assign, assignment]
+        async with session_with(api.port) as client:
+            for _ in range(2):
+                await client.send(type="open", id=7, body=chat_body())
+                refused = await client.next("refused")
+                assert (refused["id"], refused["error"]["skulk_code"]) == (7, "internal.bug")
+        assert api.app.n_open == 0
+
+    with_api(story)
+
+
 def test_a_chat_takes_one_of_the_places_of_inference() -> None:
     async def story(api: Api) -> None:
         api.daemon.inference.script = [Started(1), Chunk("a"), asyncio.Event()]
