@@ -13,6 +13,7 @@ from textual.screen import Screen
 
 from protocol.session import RowTopic
 from skulk_tui.changes import Change, Option
+from skulk_tui.chat_editor import edit_text
 from skulk_tui.crashes import QuietApp
 from skulk_tui.frames import DataClock
 from skulk_tui.lines import Line
@@ -133,6 +134,12 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         if self._seat_screen is not None:
             await self._seat_screen.open_ref(ref)
 
+    def _leave(self) -> None:
+        """End; one line on the usual screen says what was started here and goes on."""
+        started = self.seat.started
+        said = f"{started[-1][0]} goes on: skulk timeline {started[-1][1]}" if started else None
+        self.exit(0, message=said)
+
     async def ask(self, dialog: Dialog) -> str | None:
         """Show a dialog and give its answer; Ctrl-Q there leaves the program."""
         answer = await self.push_screen_wait(dialog)
@@ -144,6 +151,10 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
     async def show_text(self, title: str, lines: Sequence[Line]) -> None:
         """Show a text over everything until it is left."""
         await self.ask(TextDialog(title, lines, self.seat.glyphs))
+
+    async def edit_text(self, text: str) -> str | None:
+        """Have a text edited in the operator's editor; None where that was left with an error."""
+        return await edit_text(self, text, self.seat.state_dir)
 
     async def choose(self, title: str, options: Sequence[Option]) -> str | None:
         """Let the operator choose by letter; None where nothing was chosen."""
@@ -158,7 +169,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
 
     def _handlers(self) -> Mapping[str, Handler]:
         return {
-            "app.quit": lambda _: self.exit(0),
+            "app.quit": lambda _: self._leave(),
             "app.suspend": lambda _: self.action_suspend_process(),
             "app.stop": lambda _: self._stop(),
             "link.retry": lambda _: self.seat.link.retry_now(),

@@ -27,6 +27,10 @@ class SystemClock:
         """Milliseconds since 1970 (UTC)."""
         return time.time_ns() // 1_000_000
 
+    def utc_offset_s(self) -> int:
+        """Seconds that local time is ahead of UTC now."""
+        return time.localtime().tm_gmtoff
+
     def wait_s(self, duration_s: float) -> None:
         """Block for so many seconds; a signal handler that raises ends the wait."""
         threading.Event().wait(max(0.0, duration_s))

@@ -31,6 +31,10 @@ SAFE_KEYS: Final = frozenset(
 """Keys that arrive as themselves in every terminal and multiplexer."""
 
 
+LOST: Final = "@lost"
+"""The place of actions whose keys count, before all others, while the link is lost."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
     """An argument of a `:` command."""
@@ -59,6 +63,10 @@ class Situation:
     has_undo: bool = False
     is_streaming: bool = False
     """A chat stream is running here."""
+    is_typing: bool = False
+    """A text field has the keyboard, and owns all keys that write."""
+    is_lost: bool = False
+    """The link is lost, and being tried again."""
 
     def has(self, *kinds: str) -> bool:
         """Whether something is selected, and all of it is of these kinds."""
@@ -96,7 +104,7 @@ class Action:
     mutates: bool = False
     scope: Scope = "read"
     views: tuple[str, ...] = ()
-    """Where its keys work: `view` or `view.pane`; empty for everywhere."""
+    """Where its keys work: `view` or `view.pane`, or `LOST`; empty for everywhere."""
     condition: Condition = always
     cli: str = ""
     """The `skulk` line of the same effect, with `{selection}` and `{argument}` fields; empty where
@@ -109,9 +117,10 @@ class Action:
 
     def is_here(self, situation: Situation) -> bool:
         """Whether its keys belong to the focused pane or view."""
-        return not self.views or bool(
-            {situation.view, f"{situation.view}.{situation.pane}"} & set(self.views)
-        )
+        places = {situation.view, f"{situation.view}.{situation.pane}"}
+        if situation.is_lost:
+            places.add(LOST)
+        return not self.views or bool(places & set(self.views))
 
 
 _RANK: Final[Mapping[Scope, int]] = {"infer": 0, "read": 1, "operate": 2, "admin": 3}
@@ -196,6 +205,7 @@ class Registry:
             if action.weight
             and self._keys[action.id]
             and is_possible(action, situation)
+            and not (situation.is_typing and writes(self._keys[action.id][0]))
             and self.for_key(self._keys[action.id][0], situation) is action
         ]
         shown.sort(key=lambda action: -action.weight)
@@ -242,6 +252,8 @@ class Registry:
 
 
 def _closeness(action: Action, situation: Situation) -> int:
+    if situation.is_lost and LOST in action.views:
+        return 3
     if f"{situation.view}.{situation.pane}" in action.views:
         return 2
     return 1 if situation.view in action.views else 0
@@ -253,6 +265,11 @@ _NAMES: Final[Mapping[str, str]] = {
     "left_square_bracket": "[", "right_square_bracket": "]", "pageup": "pgup",
     "pagedown": "pgdn", "escape": "esc", "period": ".", "comma": ",", "equals_sign": "=",
 }  # fmt: skip
+
+
+def writes(key: str) -> bool:
+    """Whether a key writes a character, where there is a field to write in."""
+    return len(key) == 1 or key == "space" or len(_NAMES.get(key, key)) == 1
 
 
 def key_name(key: str) -> str:

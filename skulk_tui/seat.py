@@ -26,6 +26,11 @@ from skulk_tui.view_state import Changes, ViewState
 class Shell(Protocol):
     """What the application does for its parts."""
 
+    @property
+    def backlog(self) -> int:
+        """Writes that the terminal has not taken yet."""
+        ...
+
     def take(self, changes: Changes) -> None:
         """Show what the link has changed in the view, at the next frame."""
         ...
@@ -44,6 +49,10 @@ class Shell(Protocol):
 
     async def show_text(self, title: str, lines: Sequence[Line]) -> None:
         """Show a text over everything until it is left."""
+        ...
+
+    async def edit_text(self, text: str) -> str | None:
+        """Have a text edited in the operator's editor; None where that was left with an error."""
         ...
 
     async def choose(self, title: str, options: Sequence[Option]) -> str | None:
@@ -68,6 +77,10 @@ class Seat:
     undo: Change | None = None
     utc_offset_s: int = 0
     """Of local times shown; `T` switches to 0."""
+    local_offset_s: int = 0
+    """Of this machine's zone."""
+    started: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Title and command id of each change sent from here."""
     clipboard: Clipboard | None = None
     """None copies nowhere."""
     state_dir: Path | None = None

@@ -115,6 +115,8 @@ def _make_seat(
         glyphs=_glyphs(settings, terminal),
         registry=Registry(ALL_ACTIONS),
         profile=target.profile,
+        utc_offset_s=clock.utc_offset_s(),
+        local_offset_s=clock.utc_offset_s(),
         is_protected=target.protect,
         is_readonly=wishes.is_readonly or target.readonly or settings.readonly,
     )

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from skulk_tui.registry import Action, Argument, Situation
+from skulk_tui.registry import LOST, Action, Argument, Situation
 
 ROOTS: Final = ("cluster", "models", "chat", "store", "diag")
 
@@ -52,9 +52,6 @@ _VIEWS: Final = (
     Action(id="link.attach", title="attach", effect="Go on through another node.", topic="views",
            command="attach", arguments=(Argument(name="node", kind="node", is_required=True),),
            cli="skulk --node URL tui"),
-    Action(id="link.use", title="use", effect="Go to another cluster's profile.", topic="views",
-           command="use", arguments=(Argument(name="profile", kind="profile", is_required=True),),
-           cli="skulk --cluster {profile} tui"),
 )  # fmt: skip
 
 _MOVES: Final = (
@@ -98,7 +95,7 @@ _TOOLS: Final = (
            keys=("r",)),
     Action(id="view.zoom", title="zoom", effect="Give this pane the whole body, or take it back.",
            topic="view", keys=("z",)),
-    Action(id="view.density", title="density", effect="Show more or less in each row.",
+    Action(id="view.density", title="density", effect="Leave strips and details out, or show them.",
            topic="view", keys=("w",)),
     Action(id="view.pause", title="pause", effect="Freeze what is shown; data still comes in.",
            topic="view", keys=("p",)),
@@ -114,8 +111,10 @@ _TOOLS: Final = (
            topic="view", keys=("R",)),
     Action(id="view.redraw", title="redraw", effect="Draw the whole screen anew.", topic="view",
            keys=("ctrl+l",)),
-    Action(id="link.retry", title="retry", effect="Try to reach the node now.", topic="view",
-           command="retry"),
+    Action(id="link.retry", title="retry now", effect="Try to reach the node now.", topic="view",
+           keys=("r",), command="retry", views=(LOST,), weight=95),
+    Action(id="view.utc", title="UTC", effect="Show times in UTC, or in local time again.",
+           topic="view", keys=("T",)),
     Action(id="view.theme", title="theme", effect="Choose the colours.", topic="view",
            command="theme",
            arguments=(Argument(name="theme", kind="choice", is_required=True,

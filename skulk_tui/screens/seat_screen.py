@@ -5,7 +5,8 @@ up by its id: first in the view, then here.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from textual import on
@@ -17,6 +18,7 @@ from protocol.errors import ClientError, SkulkError
 from skulk_tui.actions.everywhere import ROOTS
 from skulk_tui.changes import Change, Option
 from skulk_tui.completions import complete, preview
+from skulk_tui.glyphs import ASCII, UNICODE
 from skulk_tui.lines import Line, Span, toned
 from skulk_tui.naming import ref_named
 from skulk_tui.registry import Action, Situation, is_allowed, parse_command
@@ -25,6 +27,7 @@ from skulk_tui.screens.cluster_changes import handover, invitation, removal
 from skulk_tui.screens.copying import copyables
 from skulk_tui.screens.dialogs import ChoiceDialog, ConfirmDialog, Dialog, TextDialog
 from skulk_tui.screens.help import help_lines
+from skulk_tui.screens.notice import notice_lines, staleness
 from skulk_tui.screens.view import Handler, Values
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory, ViewStack
 from skulk_tui.seat import Seat
@@ -32,7 +35,7 @@ from skulk_tui.status_row import StatusFlags, status_row, tab_row
 from skulk_tui.table_model import Ref
 from skulk_tui.view_state import Changes
 from skulk_tui.widgets.pane import Pane, TablePane
-from skulk_tui.widgets.rows import Prompt, Row
+from skulk_tui.widgets.rows import Notice, Prompt, Row
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         self.prompt = Prompt(preview=self._preview, complete=self._complete)
         self._status = Row("status", self._status_row)
         self._tabs = Row("tabs", self._tab_row)
+        self._notice = Notice("notice", self._notice_lines)
         self._flash = Row("flash", seat.flash.row)
         self._keys = Row("keys", self._key_row)
         self._card = Card(seat)
@@ -85,6 +89,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         """Lay the rows out."""
         yield self._status
         yield self._tabs
+        yield self._notice
         yield self.stack
         yield self._card
         yield self._flash
@@ -126,8 +131,24 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     def redraw_rows(self) -> None:
         """Redraw the rows around the body."""
+        self._show_staleness()
         for row in (self._status, self._tabs, self._flash, self._keys):
             row.redraw()
+
+    def _show_staleness(self) -> None:
+        """Let nothing that is old look live: rules say how old, values are dimmed, a notice why."""
+        link, now = self.seat.link.view, self.seat.now()
+        old = staleness(link, now=now)
+        self.set_class(bool(old), "stale")
+        self._notice.show(is_shown=bool(self._notice_lines()) and not self._is_card)
+        view = self.stack.current
+        for pane in view.panes() if view is not None else ():
+            if pane.staleness != old:
+                pane.staleness = old
+                pane.redraw()
+
+    def _notice_lines(self) -> Sequence[Line]:
+        return notice_lines(self.seat.link.view, self.seat.view, now=self.seat.now())
 
     @property
     def situation(self) -> Situation:
@@ -278,6 +299,9 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "view.zoom": lambda _: self._zoom(),
             "view.pause": lambda _: self._pause(),
             "view.undo": lambda _: self._undo(),
+            "view.density": lambda _: self._turn_density(),
+            "view.glyphs": self._choose_glyphs,
+            "view.utc": lambda _: self._turn_utc(),
             "view.redraw": lambda _: self._redraw_all(),
             "view.alert": lambda _: self._next_alert(),
             "view.readonly": self._readonly,
@@ -405,6 +429,20 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         if seat.paused_since is None and self.stack.current is not None:
             self.stack.current.commit(None)
 
+    def _turn_density(self) -> None:
+        if self.stack.current is not None:
+            self.stack.current.turn_density()
+
+    async def _choose_glyphs(self, values: Values) -> None:
+        self.seat.glyphs = ASCII if values["set"] == "ascii" else UNICODE
+        await self.stack.reset()
+
+    async def _turn_utc(self) -> None:
+        seat = self.seat
+        seat.utc_offset_s = 0 if seat.utc_offset_s else seat.local_offset_s
+        await self.stack.reset()
+        seat.tell("times are UTC" if not seat.utc_offset_s else "times are local")
+
     def _redraw_all(self) -> None:
         view = self.stack.current
         if view is not None:
@@ -496,6 +534,10 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         self.run_worker(self._confirm(change), exit_on_error=False)
 
     async def _confirm(self, change: Change) -> None:
+        age = self.seat.link.view.age_s(self.seat.now())
+        if self.seat.link.view.word == "stale" and age is not None:
+            old = toned(f"The view is {age:.0f} s old; this may hit what has changed since.", "bad")
+            change = replace(change, effect=(old, *change.effect))
         chosen = await self._ask(ConfirmDialog(change, self.seat.glyphs))
         if chosen is None:
             self.seat.tell("cancelled; nothing was changed")
@@ -507,6 +549,8 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             self.seat.tell_error(error)
             return
         self.seat.undo = sent.undo
+        if sent.command_id:
+            self.seat.started.append((change.title, sent.command_id))
         self.seat.tell(sent.message, level="good")
 
     async def _undo(self) -> None:

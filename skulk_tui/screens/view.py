@@ -16,8 +16,8 @@ from skulk_tui.widgets.pane import Pane
 
 WIDE: Final = 100
 """Columns from which panes stand side by side."""
-LOW: Final = 20
-"""Rows of the body (of 24 in all) below which only what is essential is shown."""
+LOW: Final = 18
+"""Rows of the body (20 of 24, 18 below a notice) below which only what is essential is shown."""
 Values = Mapping[str, str]
 """Arguments of a `:` command by name; empty for a key."""
 Handler = Callable[[Values], Awaitable[None] | None]
@@ -40,6 +40,9 @@ class View(Container):
         self.seat = seat
         self.ref = ref
         self.zoomed: Pane | None = None
+        self.is_dense = False
+        """Strips and details are left out, whatever room there is."""
+        self._is_low = False
         self._last_focused: Pane | None = None
 
     # ---- For subclasses ----
@@ -79,11 +82,6 @@ class View(Container):
         return False
 
     @property
-    def crumb(self) -> str:
-        """What row 2 calls it, where it is a detail."""
-        return self.ref.shown if self.ref else ""
-
-    @property
     def selection(self) -> tuple[Ref, ...]:
         """What actions are about: the focused pane's selection, or the detail's own object."""
         pane = self.focused_pane
@@ -114,6 +112,7 @@ class View(Container):
             scope=seat.scope,
             is_readonly=seat.is_readonly,
             is_linked=seat.link.view.may_change,
+            is_lost=seat.link.view.word in {"lost", "connecting"},
             has_undo=seat.undo is not None,
             is_streaming=seat.n_streaming > 0,
         )
@@ -140,6 +139,11 @@ class View(Container):
             pane.set_class(self.zoomed is not None and pane is not self.zoomed, "hidden")
             pane.set_class(pane is self.zoomed, "zoomed")
 
+    def turn_density(self) -> None:
+        """Leave strips and details out, or show them again."""
+        self.is_dense = not self.is_dense
+        self.set_class(self._is_low or self.is_dense, "low")
+
     def redraw(self) -> None:
         """Redraw all panes."""
         for pane in self.panes():
@@ -149,7 +153,8 @@ class View(Container):
         """Mark the view `wide` (side panes) or `low` (strips and details give way to tables)."""
         width, height = event.size
         self.set_class(width >= WIDE, "wide")
-        self.set_class(height < LOW and width < WIDE, "low")
+        self._is_low = height < LOW and width < WIDE
+        self.set_class(self._is_low or self.is_dense, "low")
 
     def compose(self) -> ComposeResult:
         """Lay the panes out one below the other; views with more to say override this."""

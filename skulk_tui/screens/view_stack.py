@@ -51,7 +51,7 @@ class ViewStack(Container):
     @property
     def crumbs(self) -> tuple[str, ...]:
         """What is open on top of the root."""
-        return tuple(view.crumb for view in self._open)
+        return tuple(view.ref.shown for view in self._open if view.ref is not None)
 
     @property
     def detail_kinds(self) -> frozenset[str]:

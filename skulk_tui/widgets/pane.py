@@ -26,6 +26,8 @@ class Pane(LineWidget, can_focus=True):
         self.pane_name = name
         self.title = title
         self.dash = dash
+        self.staleness = ""
+        """How old what it shows is, where that is too old; stands first on the rule."""
 
     def body(self, width: int, height: int) -> Sequence[Line]:
         """Give the lines below the rule."""
@@ -55,7 +57,8 @@ class Pane(LineWidget, can_focus=True):
     def make_lines(self, width: int, height: int) -> Sequence[Line]:
         """Draw rule and body."""
         body = self.body(width, max(0, height - 1))
-        head = rule(self.title, self.state, width, dash=self.dash, is_focused=self.has_focus)
+        state = "   ".join(part for part in (self.staleness, self.state) if part)
+        head = rule(self.title, state, width, dash=self.dash, is_focused=self.has_focus)
         return (head, *body)
 
     def on_focus(self, event: Focus) -> None:

@@ -31,6 +31,32 @@ class Row(LineWidget):
         return (self._content(width),)
 
 
+@final
+class Notice(LineWidget):
+    """Rows that are there only while there is something to say.
+
+    Args:
+        content: Gives the rows.
+    """
+
+    def __init__(self, id: str, content: Callable[[], Sequence[Line]]) -> None:  # ruff: ignore[builtin-argument-shadowing]  # Textual's own name
+        super().__init__(id=id, classes="notice")
+        self._content = content
+        self.display = False
+
+    def show(self, *, is_shown: bool) -> None:
+        """Be there, or not."""
+        if self.display != is_shown:
+            self.display = is_shown
+        if is_shown:
+            self.redraw()
+
+    def make_lines(self, width: int, height: int) -> Sequence[Line]:
+        """Draw them."""
+        del width, height
+        return self._content()
+
+
 PromptKind = Literal["command", "filter"]
 
 

@@ -13,6 +13,10 @@ from typing import Final
 FRAMES: Final = Path(__file__).resolve().parent.parent / "tui" / "frames"
 _AGES: Final = (
     (re.compile(r"\b(LIVE|STALE|CONNECTING|PAUSED) \d+ ?s"), r"\1 0s"),
+    (re.compile(r"\bSTALE \d+s"), "STALE 0s"),
+    (re.compile(r"\b\d\d:\d\d old"), "00:00 old"),
+    (re.compile(r"\('127\.0\.0\.1', \d+\)"), "('127.0.0.1', 00000)"),
+    (re.compile(r"http://127\.0\.0\.1:\d{4,5}"), "http://127.0.0.1:00000"),
     (re.compile(r"\bLOST \d\d:\d\d  (?:retry|try) \d+(?: in \d+s)?"), "LOST 00:00  retry 1 in 0s"),
     (re.compile(r"\b\d+s old"), "0s old"),
 )
