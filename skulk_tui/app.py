@@ -17,6 +17,7 @@ from skulk_tui.chat_editor import edit_text
 from skulk_tui.crashes import QuietApp
 from skulk_tui.frames import DataClock
 from skulk_tui.lines import Line
+from skulk_tui.naming import url_of_node
 from skulk_tui.screens.dialogs import LEAVE, ChoiceDialog, Dialog, TextDialog
 from skulk_tui.screens.roots import DETAILS, ROOT_VIEWS
 from skulk_tui.screens.seat_screen import SeatScreen
@@ -185,8 +186,9 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
             self.seat.tell("q quits")
 
     def _attach_to(self, values: Values) -> None:
-        self.seat.link.attach(values["node"])
-        self.seat.tell(f"going on through {values['node']}")
+        url = url_of_node(self.seat.view, values["node"])
+        self.seat.link.attach(url)
+        self.seat.tell(f"going on through {values['node']} at {url}")
 
     def _choose_theme(self, values: Values) -> None:
         chosen = [theme for name, theme in THEMES.items() if name == values["theme"]]

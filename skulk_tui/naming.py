@@ -38,3 +38,24 @@ def _candidates(view: ViewState, kind: str) -> list[tuple[Ref, set[str]]]:
         (Ref(kind=kind, id=one.instance_id, name=one.model_id), {one.instance_id, one.model_id})
         for one in view.instances
     ]
+
+
+def url_of_node(view: ViewState, word: str) -> str:
+    """Give where a node serves HTTP, by its name or id; an address is taken as it is.
+
+    Raises:
+        ClientError: `client.usage`: no such node, or it serves no HTTP.
+    """
+    if "." in word or ":" in word:
+        return word
+    ref = ref_named(view, "node", word)
+    member = next(node.member for node in view.nodes if node.member.node_id == ref.id)
+    address = member.dialled or (member.addresses[0] if member.addresses else "")
+    host = address.rpartition(":")[0]
+    if not host or not member.api_port:
+        raise ClientError(
+            "client.usage",
+            f"{ref.shown} serves no HTTP that is known here",
+            remediation="Open it there (`skulk api open`), and attach by its address.",
+        )
+    return f"http://{host}:{member.api_port}"

@@ -34,6 +34,8 @@ _TABLE: Final = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 _CURRENT: Final = re.compile(r"^\s*current\s*=")
 
 ProfileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
+ActionId = Annotated[str, StringConstraints(pattern=r"^[a-z_]+\.[a-z_]+$", max_length=64)]
+KeyName = Annotated[str, StringConstraints(min_length=1, max_length=32)]
 Seed = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 
 
@@ -58,6 +60,8 @@ class TuiSettings(ControlModel):
     rate_hz: Annotated[float, Field(gt=0, le=30)] = 2.0
     """How often readings are painted."""
     readonly: bool = False
+    keymap: Annotated[dict[ActionId, tuple[KeyName, ...]], Field(max_length=200)] = {}
+    """Keys by action, in place of those it has; none leaves the action to its `:` command."""
 
 
 class ClientConfig(ControlModel):

@@ -169,6 +169,7 @@ class Registry:
         self._by_id = {action.id: action for action in self.actions}
         self._by_command = {item.command: item for item in self.actions if item.command}
         self._keys = {action.id: action.keys for action in self.actions}
+        self._unknown = tuple(sorted((keymap or {}).keys() - self._by_id.keys()))
         for action_id, keys in (keymap or {}).items():
             if action_id in self._keys:
                 self._keys[action_id] = tuple(keys)
@@ -235,6 +236,18 @@ class Registry:
             and is_possible(action, situation)
             and (action.views or action.command)
         )
+
+    def keymap_faults(self) -> tuple[str, ...]:
+        """Say in words what is wrong with the keymap file: unknown actions, keys with two meanings.
+
+        Keys that not every terminal sends are allowed there: it is the operator's own terminal.
+        """
+        unknown = [f"there is no action {name!r}" for name in self._unknown]
+        clashing = [
+            f"the key {key_name(clash.key)} means both {clash.first} and {clash.second}"
+            for clash in self.clashes()
+        ]
+        return (*unknown, *clashing)
 
     def clashes(self) -> tuple[Clash, ...]:
         """Find keys that mean two things in one pane, conditions left aside."""

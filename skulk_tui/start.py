@@ -113,13 +113,15 @@ def _make_seat(
         link=link,
         clock=clock,
         glyphs=_glyphs(settings, terminal),
-        registry=Registry(ALL_ACTIONS),
+        registry=Registry(ALL_ACTIONS, settings.keymap),
         profile=target.profile,
         utc_offset_s=clock.utc_offset_s(),
         local_offset_s=clock.utc_offset_s(),
         is_protected=target.protect,
         is_readonly=wishes.is_readonly or target.readonly or settings.readonly,
     )
+    for fault in seat.registry.keymap_faults():
+        seat.tell(f"tui.keymap: {fault}", level="warn")
     return seat
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.den_cluster import den_head, fill
+from protocol.session import row_key
+from tests.support.den_cluster import den_head, den_member, den_node, fill
 from tests.support.frames import check_frame
 from tests.support.scripted_session import ScriptedSession
 from tests.support.seat import a_seat
@@ -177,5 +178,29 @@ def test_density_glyphs_times_and_theme_change_and_the_cursor_stays_where_it_can
                 await seat.until_shows("- Nodes 4")
             await seat.press("T")
             await seat.until_shows("times are")
+
+    asyncio.run(story())
+
+
+def test_attaching_by_name_goes_to_that_nodes_address(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        with ScriptedSession(name="den-02", number=2) as other:
+            fill(other)
+            silent = den_node(3, member=den_member(3, api_port=0))
+            other.rows("cluster", {row_key("node", silent.member.node_id): silent})
+            member = den_member(2, addresses=("127.0.0.1:12416",), api_port=other.port)
+            node.rows("cluster", {row_key("node", member.node_id): den_node(2, member=member)})
+            async with a_seat(node.url, tmp_path) as seat:
+                await seat.until_shows("via den-01", "> attic-mini")
+                await seat.press("colon")
+                await seat.type("attach den-02")
+                await seat.press("enter")
+                await seat.until_shows("via den-02", "LIVE", "> attic-mini")
+                await seat.press("colon")
+                await seat.type("attach rack-a6k")
+                await seat.press("enter")
+                await seat.until_shows("serves no HTTP that is known here")
 
     asyncio.run(story())

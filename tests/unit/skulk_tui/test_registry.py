@@ -89,6 +89,11 @@ def test_the_keymap_file_rebinds_by_id_and_clashes_are_found() -> None:
     assert registry.keys_of(registry.get("go.cluster")) == ("C",)
     clashing = Registry(ALL_ACTIONS, {"go.cluster": ("2",)})
     assert [clash.key for clash in clashing.clashes()] == ["2"]
+    faults = Registry(ALL_ACTIONS, {"go.cluster": ("2",), "go.nowhere": ("x",)}).keymap_faults()
+    assert faults == (
+        "there is no action 'go.nowhere'",
+        "the key 2 means both go.cluster and go.models",
+    )
 
 
 @pytest.mark.parametrize(
