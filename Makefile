@@ -15,7 +15,7 @@ FAST := $(wildcard tests/unit tests/property tests/scripts tests/architecture)
 SLOW := $(wildcard tests/contract tests/conformance tests/simulation tests/tui tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check unit test simulate test-root test-net wheel-test bench lock clean
+.PHONY: help demo check unit test simulate test-root test-net test-systemd wheel-test bench lock clean
 
 help:
 	@echo "make demo        start a daemon, place a real model, ask it a question (KEEP=1: leave it up)"
@@ -24,6 +24,7 @@ help:
 	@echo "make simulate    clusters through SEEDS=n further histories, from SEED_START=k"
 	@echo "make test-root   tests that mount file systems, in a mount namespace (Linux, root or user namespaces)"
 	@echo "make test-net    three machines on a bridge, in network namespaces (Linux, root or user namespaces)"
+	@echo "make test-systemd  the service under the systemd of this machine (root)"
 	@echo "make wheel-test  build the wheel and test it with the source out of reach"
 	@echo "make bench       measure against the goals; writes bench/results/"
 	@echo "make unit        the fast tests alone"
@@ -72,6 +73,9 @@ test-net: $(INSTALLED)
 	SKULK_TEST_NETWORKS=1 unshare --net --mount \
 		$$([ "$$(id -u)" = 0 ] || echo --user --map-root-user) \
 		sh -c 'mount -t tmpfs skulk-test /run && exec $(BIN)/pytest -q tests/net'
+
+test-systemd: $(INSTALLED)
+	SKULK_TEST_SYSTEMD=1 $(BIN)/pytest -q tests/systemd
 
 wheel-test: $(INSTALLED)
 	@bash .ci/wheel-test

@@ -125,6 +125,7 @@ ErrorCode = Literal[
     "client.insecure_key",
     "client.certificate_changed",
     "client.stream_cut",
+    "client.service_failed",
     "session.incompatible",
     "session.slow_reader",
     "session.deadline",

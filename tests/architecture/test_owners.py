@@ -18,7 +18,10 @@ TASK_STARTERS = {"skulkd/runtime/tasks.py", "skulk_tui/tasks.py"}
 PROCESS_STARTERS = (
     "skulkd/worker/launchers/",
     "skulkd/worker/run.py",
+    "skulk_tui/chat_editor.py",  # $EDITOR
     "skulk_tui/clipboard.py",  # tmux
+    "skulk_tui/cli/doctor.py",  # skulkd doctor
+    "skulk_tui/cli/service_manager.py",  # systemctl, loginctl, journalctl, launchctl
     "store/sources/package.py",
 )
 

@@ -2,16 +2,20 @@
 
 import json
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import pytest
 from pydantic import TypeAdapter
 
-from skulk_tui.cli import cluster_records, records
-from tests.support.builders import MODEL, an_instance_id
+from protocol.session import TimelineEntry
+from skulk_tui.cli import cluster_records, operation_records, records
+from tests.support.builders import MODEL, NOW_MS, a_command_id, an_instance_id
 from tests.support.cluster_documents import SIX_WORDS, TOKEN_ID
 from tests.support.command_line import skulk
 from tests.support.fake_node import FakeNode, a_state_document, a_view, refusal
+from tests.support.scripted_session import ScriptedSession
+from tests.support.session_answers import refusal as scripted_refusal
 from tests.support.source_tree import ROOT
 
 
@@ -23,6 +27,9 @@ class Case:
     kind: str
     record: type
     asks_a_node: bool = True
+    code: int = 0
+    over_session: bool = False
+    """Asks over a session, not by HTTP."""
 
 
 CASES = [
@@ -64,6 +71,15 @@ CASES = [
     ),
     Case(arguments=("logs",), kind="logs", record=cluster_records.LogLineRecord),
     Case(arguments=("events",), kind="events", record=cluster_records.EventRecord),
+    Case(
+        arguments=("timeline", a_command_id()),
+        kind="timeline",
+        record=cluster_records.TimelineRecord,
+        over_session=True,
+    ),
+    Case(arguments=("top",), kind="top", record=records.StatusRecord),
+    Case(arguments=("doctor",), kind="checks", record=records.CheckRecord, code=6),
+    Case(arguments=("wait", MODEL), kind="outcomes", record=records.OutcomeRecord),
     Case(arguments=("ps",), kind="instances", record=records.InstanceRecord),
     Case(arguments=("place", MODEL), kind="instances", record=records.InstanceRecord),
     Case(
@@ -89,6 +105,18 @@ CASES = [
     Case(arguments=("api", "open"), kind="listeners", record=records.ListenersRecord),
     Case(arguments=("api", "close"), kind="listeners", record=records.ListenersRecord),
     Case(arguments=("api", "status"), kind="listeners", record=records.ListenersRecord),
+    Case(
+        arguments=("service", "install", "--dry-run"),
+        kind="steps",
+        record=operation_records.StepRecord,
+        asks_a_node=False,
+    ),
+    Case(
+        arguments=("service", "status"),
+        kind="service",
+        record=operation_records.ServiceRecord,
+        asks_a_node=False,
+    ),
     Case(arguments=("info",), kind="info", record=records.InfoRecord, asks_a_node=False),
     Case(arguments=("version",), kind="version", record=records.VersionRecord, asks_a_node=False),
     Case(
@@ -123,6 +151,19 @@ def node(node: FakeNode) -> FakeNode:
 
 
 @pytest.fixture
+def url(request: pytest.FixtureRequest, node: FakeNode) -> Iterator[str]:
+    """Give the node that the case asks."""
+    case: Case = request.getfixturevalue("case")
+    if not case.over_session:
+        yield node.url
+        return
+    with ScriptedSession() as scripted:
+        entry = TimelineEntry(at_ms=NOW_MS, source="event", kind="ModelPlaced", text="on node-1")
+        scripted.lines("command", [entry])
+        yield scripted.url
+
+
+@pytest.fixture
 def dead_url() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -130,9 +171,9 @@ def dead_url() -> str:
 
 
 @ALL
-def test_json_holds_whole_records_and_nothing_else(case: Case, node: FakeNode) -> None:
-    ran = skulk(*case.arguments, "--json", node=node.url)
-    assert ran.code == 0, ran.err
+def test_json_holds_whole_records_and_nothing_else(case: Case, url: str) -> None:
+    ran = skulk(*case.arguments, "--json", node=url)
+    assert ran.code == case.code, ran.err
     document = json.loads(ran.out)
     assert list(document) == ["kind", "seq", "items"]
     assert document["kind"] == case.kind
@@ -145,18 +186,16 @@ def test_json_holds_whole_records_and_nothing_else(case: Case, node: FakeNode) -
 
 
 @ALL
-def test_lines_of_json_are_lines_of_json(case: Case, node: FakeNode) -> None:
-    ran = skulk("-o", "jsonl", *case.arguments, node=node.url)
-    assert ran.code == 0
+def test_lines_of_json_are_lines_of_json(case: Case, url: str) -> None:
+    ran = skulk("-o", "jsonl", *case.arguments, node=url)
+    assert ran.code == case.code
     assert [json.loads(line) for line in ran.out.splitlines()]
 
 
 @ALL
-def test_without_a_terminal_there_is_no_escape_sequence_anywhere(
-    case: Case, node: FakeNode
-) -> None:
-    ran = skulk(*case.arguments, node=node.url)
-    assert ran.code == 0
+def test_without_a_terminal_there_is_no_escape_sequence_anywhere(case: Case, url: str) -> None:
+    ran = skulk(*case.arguments, node=url)
+    assert ran.code == case.code
     assert "\x1b" not in ran.out + ran.err
     assert "\r" not in ran.out + ran.err
     assert ran.out
@@ -186,7 +225,7 @@ def test_without_a_daemon_machines_get_an_object(case: Case, dead_url: str) -> N
 @ALL
 def test_help_has_two_examples(case: Case) -> None:
     verb = [word for word in case.arguments[:2] if "/" not in word and len(word) < 10]
-    groups = {"instance", "models", "keys", "api", "cluster"}
+    groups = {"instance", "models", "keys", "api", "cluster", "service"}
     path = verb[:2] if verb[0] in groups else verb[:1]
     ran = skulk(*path, "--help")
     assert ran.code == 0
@@ -200,6 +239,13 @@ def test_help_has_two_examples(case: Case) -> None:
 
 @ASKING
 def test_a_bug_of_the_node_ends_with_1(case: Case, node: FakeNode) -> None:
+    if case.over_session:
+        with ScriptedSession() as scripted:
+            scripted.upgrade_refusal = scripted_refusal("internal.bug", "a bug", status=500)
+            ran = skulk(*case.arguments, node=scripted.url)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err.startswith("error: a bug\n")
+        return
     for method in ("GET", "POST", "PUT", "DELETE"):
         for path in _routes():
             node.on(method, path, refusal("internal.bug", "a bug", status=500))

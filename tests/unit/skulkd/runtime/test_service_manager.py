@@ -135,8 +135,12 @@ def test_signs_of_life_are_given_only_where_they_are_asked_of_this_process(
 
 
 @pytest.mark.parametrize("address", [None, "", "not/absolute", "vsock:2:1", "/gone/notify"])
-def test_where_there_is_no_manager_nothing_is_sent_and_nothing_fails(address: str | None) -> None:
+def test_where_there_is_no_manager_nothing_is_sent_and_nothing_fails(
+    address: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     manager = manager_of({} if address is None else {"NOTIFY_SOCKET": address}, pid=7)
     manager.ready("up")
     manager.stopping()
     manager.close()
+    warned = [record.getMessage() for record in caplog.records]
+    assert len(warned) == (1 if address == "/gone/notify" else 0)
