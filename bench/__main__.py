@@ -33,6 +33,7 @@ BENCHES: Final = (
     "join",
     "idle",
     "session",
+    "tui",
 )
 RESULTS: Final = ROOT / "bench" / "results"
 MARKS: Final = {"stretch": "green", "gate": "yellow", "missed": "red"}

@@ -17,7 +17,9 @@ from typing import Final, Literal
 import psutil
 
 ROOT: Final = Path(__file__).parent.parent
-Unit = Literal["µs", "ms", "s", "ratio", "1/s", "MB/s", "events/s", "MB", "% of a core", "frames"]
+Unit = Literal[
+    "µs", "ms", "s", "ratio", "1/s", "bytes/s", "MB/s", "events/s", "MB", "% of a core", "frames"
+]  # fmt: skip
 Verdict = Literal["stretch", "gate", "missed"]
 
 QUIET_LOAD: Final = 0.5
