@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from skulk_tui.screens.chat import ChatView
 from skulk_tui.screens.cluster import ClusterView
 from skulk_tui.screens.command_detail import CommandDetail
 from skulk_tui.screens.diag import DiagView
@@ -14,6 +15,7 @@ from skulk_tui.screens.view_stack import DetailFactory, RootFactory
 ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {
     "cluster": ClusterView,
     "models": ModelsView,
+    "chat": ChatView,
     "store": StoreView,
     "diag": DiagView,
 }

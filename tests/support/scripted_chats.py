@@ -66,9 +66,17 @@ class ScriptedChats:
         events += last_chunks(len(texts)) if error is None else [{"error": plain(error)}]
         self._chosen.append((events, hold_after))
 
-    def refuse(self, code: ErrorCode, message: str) -> None:
+    def choose_events(self, events: list[dict[str, Any]]) -> None:
+        """Add the chunks of a chat, as they are sent, before a good end."""
+        self._chosen.append(([*events, *last_chunks(len(events))], None))
+
+    def refuse(self, code: ErrorCode, message: str, **documents: object) -> None:
         """Refuse every chat from now on."""
-        self._refusal = refusal(code, message).body["error"]
+        self._refusal = refusal(code, message, **documents).body["error"]
+
+    def accept(self) -> None:
+        """Refuse none any more."""
+        self._refusal = None
 
     def forget(self) -> None:
         """Know none that could be resumed."""

@@ -217,9 +217,19 @@ class ScriptedSession:
         """Let every later `resume` be refused."""
         self._call(self._chats.forget)
 
-    def refuse_chats(self, code: ErrorCode, message: str = "it cannot be done") -> None:
-        """Refuse every chat from now on."""
-        self._chats.refuse(code, message)
+    def chat_events(self, *events: dict[str, Any]) -> None:
+        """Choose the chunks of a chat, as they are sent, before its good end."""
+        self._chats.choose_events(list(events))
+
+    def refuse_chats(
+        self, code: ErrorCode, message: str = "it cannot be done", **documents: object
+    ) -> None:
+        """Refuse every chat from now on; documents stand beside the error's words."""
+        self._chats.refuse(code, message, **documents)
+
+    def accept_chats(self) -> None:
+        """Refuse none any more."""
+        self._chats.accept()
 
     # ---- How it fails ----
 

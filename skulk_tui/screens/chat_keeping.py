@@ -1,0 +1,124 @@
+"""Keeping conversations and drafts: one writer, off the loop, the newest form of each.
+
+What cannot be written is told once, and the chat goes on without.
+"""
+
+from collections.abc import Callable
+from typing import final
+
+from protocol.errors import SkulkError
+from skulk_tui.chat_conversation import Conversation
+from skulk_tui.chat_files import ChatFiles, KeptChat, file_name
+from skulk_tui.seat import Seat
+from skulk_tui.tasks import run_blocking
+
+
+@final
+class ChatKeeping:
+    """The keeper of one screen.
+
+    Args:
+        seat: The run.
+        start_writer: Has `write_out` run in the background.
+    """
+
+    def __init__(self, seat: Seat, start_writer: Callable[[], None]) -> None:
+        self._seat = seat
+        self._files = ChatFiles(seat.state_dir)
+        self._start_writer = start_writer
+        self._dirty: dict[str, Conversation] = {}
+        self._drafts: dict[str, str] = {}
+        self._is_writing = False
+        self._has_told = False
+
+    # ---- Writing ----
+
+    def keep(self, conversation: Conversation) -> None:
+        """Have a conversation written, as it is by then."""
+        if self._files.keeps:
+            self._dirty[conversation.id] = conversation
+            self._wake()
+
+    def keep_draft(self, conversation_id: str, text: str) -> None:
+        """Have a draft written; an empty one is forgotten."""
+        if self._files.keeps:
+            self._drafts[conversation_id] = text
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._is_writing:
+            self._is_writing = True
+            self._start_writer()
+
+    async def write_out(self) -> None:
+        """Write all there is to write."""
+        try:
+            while self._dirty or self._drafts:
+                await self._write_one()
+        except SkulkError as error:
+            self._dirty.clear()
+            self._drafts.clear()
+            if not self._has_told:
+                self._has_told = True
+                self._seat.tell_error(error)
+        finally:
+            self._is_writing = False
+
+    async def _write_one(self) -> None:
+        if self._drafts:
+            await run_blocking(self._files.save_draft, *self._drafts.popitem())
+        else:
+            conversation_id, conversation = self._dirty.popitem()
+            text = conversation.saved(self._seat.now()).model_dump_json()
+            await run_blocking(self._files.save, conversation_id, text)
+
+    def write_now(self, conversation: Conversation, draft: str) -> None:
+        """Write what is left, because the program ends; what fails now cannot be told any more.
+
+        Raises:
+            SkulkError: It cannot be written.
+        """
+        self._files.save_draft(conversation.id, draft)
+        for one in (*self._dirty.values(), *([conversation] if conversation.exchanges else [])):
+            self._files.save(one.id, one.saved(self._seat.now()).model_dump_json())
+
+    # ---- Reading ----
+
+    async def latest(self) -> tuple[Conversation, str] | None:
+        """Give the conversation of last time with its draft; None where there is none.
+
+        Raises:
+            SkulkError: It cannot be read.
+        """
+        latest_id = await run_blocking(self._files.latest_id)
+        return None if latest_id is None else await self.load(latest_id)
+
+    async def load(self, conversation_id: str) -> tuple[Conversation, str]:
+        """Give a conversation and its draft; a draft alone is the beginning of one.
+
+        Raises:
+            SkulkError: It cannot be read.
+        """
+        draft = await run_blocking(self._files.load_draft, conversation_id)
+        try:
+            return await run_blocking(self._files.load, conversation_id), draft
+        except SkulkError:
+            if not draft:
+                raise
+            at_ms = self._seat.clock.wall_ms()
+            return Conversation(id=conversation_id, created_ms=at_ms, changed_ms=at_ms), draft
+
+    async def recent(self) -> list[KeptChat]:
+        """List what can be opened, the latest first."""
+        return await run_blocking(self._files.recent)
+
+    async def export(self, conversation: Conversation, form: str) -> str:
+        """Write a conversation for other programs; gives where it lies.
+
+        Raises:
+            SkulkError: The disk does not allow it.
+        """
+        is_json = form == "json"
+        text = conversation.as_json(self._seat.now()) if is_json else conversation.as_markdown()
+        name = file_name(f"{conversation.shown_title} {conversation.id}", form)
+        return str(await run_blocking(self._files.export, name, text))
