@@ -163,3 +163,15 @@ class EventRecord:
     kind: str
     command_id: str | None
     event: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRecord:
+    """One thing that happened on behalf of a command; without a node the cluster decided it."""
+
+    at: str | None
+    node_id: str | None
+    node_name: str | None
+    source: str
+    kind: str
+    text: str

@@ -40,6 +40,18 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRecord:
+    """What `skulk doctor` says of a node; `verdict` is `well`, `degraded` or `fails`."""
+
+    node_id: str
+    name: str
+    verdict: str
+    liveness: str
+    health: str
+    reasons: tuple[ReasonRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressRecord:
     """How far one runner is in its phase."""
 

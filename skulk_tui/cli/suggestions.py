@@ -92,6 +92,15 @@ def complete_node_or_instance(incomplete: str) -> list[str]:
     return _beginning([*_node_names(state), *state.instances, *models], incomplete)
 
 
+def complete_instance_or_model(incomplete: str) -> list[str]:
+    """Give the instances and placed models that begin so."""
+    state = _state_at_once()
+    if state is None:
+        return []
+    models = {view.model_id for view in state.instances.values()}
+    return _beginning([*state.instances, *models], incomplete)
+
+
 def _node_names(state: StateDocument) -> list[str]:
     return [member.name for member in state.members.values()]
 
