@@ -6,7 +6,6 @@ up by its id: first in the view, then here.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Final
 
 from textual import on
@@ -16,17 +15,17 @@ from textual.screen import Screen
 
 from protocol.errors import ClientError, SkulkError
 from skulk_tui.actions.everywhere import ROOTS
-from skulk_tui.changes import Change, Option
+from skulk_tui.changes import Change
 from skulk_tui.completions import complete, preview
 from skulk_tui.glyphs import ASCII, UNICODE
-from skulk_tui.lines import Line, Span, toned
+from skulk_tui.lines import Line, Span
 from skulk_tui.naming import ref_named
 from skulk_tui.registry import Action, Situation, is_allowed, parse_command
+from skulk_tui.screens.asking import Asking
 from skulk_tui.screens.card import Card
 from skulk_tui.screens.cluster_changes import handover, invitation, removal
-from skulk_tui.screens.copying import copyables
-from skulk_tui.screens.dialogs import ChoiceDialog, ConfirmDialog, Dialog, TextDialog
-from skulk_tui.screens.help import help_lines
+from skulk_tui.screens.dialogs import Dialog
+from skulk_tui.screens.moves import row_handlers
 from skulk_tui.screens.notice import notice_lines, staleness
 from skulk_tui.screens.view import Handler, Values
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory, ViewStack
@@ -83,7 +82,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         self._keys = Row("keys", self._key_row)
         self._card = Card(seat)
         self._app_handlers = app_handlers
-        self._ask = ask
+        self._asking = Asking(seat, self, ask)
 
     def compose(self) -> ComposeResult:
         """Lay the rows out."""
@@ -157,7 +156,8 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         return view.situation() if view is not None else Situation(view="", pane="")
 
     @property
-    def _pane(self) -> Pane | None:
+    def pane(self) -> Pane | None:
+        """The pane that holds the keyboard."""
         view = self.stack.current
         return view.focused_pane if view is not None else None
 
@@ -248,7 +248,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         try:
             awaited = handler(values)
             if awaited is not None:
-                self.run_worker(self._finish(awaited, action), exit_on_error=False)
+                self.run_worker(self._finish(awaited, action.title), exit_on_error=False)
         except SkulkError as error:
             self.seat.tell_error(error)
         self.redraw_rows()
@@ -262,14 +262,14 @@ class SeatScreen(Screen[None], inherit_bindings=False):
                 return handlers[action_id]
         return None
 
-    async def _finish(self, work: Awaitable[None], action: Action) -> None:
+    async def _finish(self, work: Awaitable[None], title: str) -> None:
         try:
             await work
         except SkulkError as error:
             self.seat.tell_error(error)
         except Exception:  # ruff: ignore[blind-except]  a bug in one action must not end the seat
-            _log.exception("the action %s failed", action.id)
-            self.seat.tell(f"{action.title} failed; the log has the story", level="bad")
+            _log.exception("%s failed", title)
+            self.seat.tell(f"{title} failed; the log has the story", level="bad")
 
     def _handlers(self) -> Mapping[str, Handler]:
         return {
@@ -291,44 +291,21 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "move.previous_pane": lambda _: self._focus_next(-1),
             "prompt.command": lambda _: self.open_prompt("command"),
             "prompt.filter": self._filter,
-            "view.help": lambda _: self._help(),
-            "rows.actions": lambda _: self._menu(),
-            "rows.copy": lambda _: self._copy(),
-            "chat.with": lambda _: self._chat_with(),
-            "view.messages": lambda _: self._messages(),
+            "view.help": lambda _: self._asking.help(),
+            "rows.actions": lambda _: self._asking.menu(),
+            "rows.copy": lambda _: self._asking.copy(),
+            "chat.with": lambda _: self._asking.chat_with(),
+            "view.messages": lambda _: self._asking.messages(),
             "view.zoom": lambda _: self._zoom(),
             "view.pause": lambda _: self._pause(),
-            "view.undo": lambda _: self._undo(),
+            "view.undo": lambda _: self._asking.undo(),
             "view.density": lambda _: self._turn_density(),
             "view.glyphs": self._choose_glyphs,
             "view.utc": lambda _: self._turn_utc(),
             "view.redraw": lambda _: self._redraw_all(),
             "view.alert": lambda _: self._next_alert(),
             "view.readonly": self._readonly,
-            **self._row_handlers(),
-        }
-
-    def _row_handlers(self) -> Mapping[str, Handler]:
-        def moving(move: Callable[[], None]) -> Handler:
-            def handle(values: Values) -> None:
-                del values
-                move()
-                self._redraw_pane()
-
-            return handle
-
-        return {
-            "move.down": moving(lambda: self._move(1)),
-            "move.up": moving(lambda: self._move(-1)),
-            "move.page_down": moving(lambda: self._move_page(1)),
-            "move.page_up": moving(lambda: self._move_page(-1)),
-            "move.first": moving(lambda: self._move_to_end(last=False)),
-            "move.last": moving(lambda: self._move_to_end(last=True)),
-            "rows.mark": moving(lambda: self._in_table(lambda pane: pane.model.mark())),
-            "rows.mark_range": moving(lambda: self._in_table(lambda pane: pane.model.mark_range())),
-            "rows.mark_all": moving(lambda: self._in_table(lambda pane: pane.model.mark_all())),
-            "rows.sort": moving(lambda: self._in_table(lambda pane: pane.model.sort_next())),
-            "rows.reverse": moving(lambda: self._in_table(lambda pane: pane.model.reverse())),
+            **row_handlers(self._moved),
         }
 
     # ---- Going about ----
@@ -359,7 +336,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         await self.open_ref(ref_named(self.seat.view, kind, word))
 
     async def _back(self) -> None:
-        pane = self._pane
+        pane = self.pane
         if isinstance(pane, TablePane) and (pane.model.clear_marks() or self._unfilter(pane)):
             pane.redraw()
         else:
@@ -383,33 +360,13 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         if self.stack.current is not None:
             self.stack.current.focus_next_pane(by)
 
-    def _move(self, by: int) -> None:
-        pane = self._pane
-        if pane is not None:
-            pane.move(by)
-
-    def _move_page(self, by: int) -> None:
-        pane = self._pane
-        if pane is not None:
-            pane.move(by * pane.page)
-
-    def _move_to_end(self, *, last: bool) -> None:
-        pane = self._pane
-        if pane is not None:
-            pane.move_to_end(last=last)
-
-    def _in_table(self, work: Callable[[TablePane], None]) -> None:
-        pane = self._pane
-        if isinstance(pane, TablePane):
-            work(pane)
-
-    def _redraw_pane(self) -> None:
-        view = self.stack.current
-        if view is None:
+    def _moved(self, move: Callable[[Pane], None]) -> None:
+        """Move in the focused pane, and redraw it and what follows its cursor."""
+        view, pane = self.stack.current, self.pane
+        if view is None or pane is None:
             return
-        pane = view.focused_pane
-        if pane is not None:
-            pane.redraw()
+        move(pane)
+        pane.redraw()
         view.on_moved()
 
     def _next_alert(self) -> None:
@@ -462,7 +419,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         self._flash.display = False
         self.prompt.display = True
         if kind == "filter":
-            pane = self._pane
+            pane = self.pane
             if not isinstance(pane, TablePane):
                 self._close_prompt()
                 self.seat.tell("this pane has no rows to filter")
@@ -478,16 +435,15 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     def _filter(self, values: Values) -> None:
         if "text" in values:
-            self._in_table(lambda pane: pane.model.set_filter(values["text"]))
-            self._redraw_pane()
+            self._filter_pane(values["text"])
         else:
             self.open_prompt("filter")
 
     def _filter_pane(self, text: str) -> None:
-        pane = self._pane
+        pane = self.pane
         if isinstance(pane, TablePane):
-            pane.model.set_filter(text)
-            pane.redraw()
+            table = pane
+            self._moved(lambda _: table.model.set_filter(text))
 
     @on(Prompt.Edited)
     def _on_edited(self, message: Prompt.Edited) -> None:
@@ -531,76 +487,5 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     def confirm(self, change: Change) -> None:
         """Show a change, and send it if the operator says so."""
-        self.run_worker(self._confirm(change), exit_on_error=False)
-
-    async def _confirm(self, change: Change) -> None:
-        age = self.seat.link.view.age_s(self.seat.now())
-        if self.seat.link.view.word == "stale" and age is not None:
-            old = toned(f"The view is {age:.0f} s old; this may hit what has changed since.", "bad")
-            change = replace(change, effect=(old, *change.effect))
-        chosen = await self._ask(ConfirmDialog(change, self.seat.glyphs))
-        if chosen is None:
-            self.seat.tell("cancelled; nothing was changed")
-            return
-        self.seat.tell(f"{change.title}: sent")
-        try:
-            sent = await change.send(chosen)
-        except SkulkError as error:
-            self.seat.tell_error(error)
-            return
-        self.seat.undo = sent.undo
-        if sent.command_id:
-            self.seat.started.append((change.title, sent.command_id))
-        self.seat.tell(sent.message, level="good")
-
-    async def _undo(self) -> None:
-        undo, self.seat.undo = self.seat.undo, None
-        if undo is not None:
-            await self._confirm(undo)
-
-    async def _menu(self) -> None:
-        registry, situation = self.seat.registry, self.situation
-        actions = [item for item in registry.menu(situation) if registry.keys_of(item)]
-        options = tuple(
-            Option(key=registry.keys_of(item)[0], title=item.title, is_default_danger=item.mutates)
-            for item in actions
-        )
-        names = ", ".join(ref.shown for ref in situation.selection[:3]) or situation.view
-        chosen = await self._ask(ChoiceDialog(names, options, self.seat.glyphs))
-        for item in actions:
-            if registry.keys_of(item)[0] == chosen:
-                await self.perform(item, {})
-                return
-
-    async def _copy(self) -> None:
-        ref = self.situation.selection[0]
-        row = self._pane.model.cursor_row if isinstance(self._pane, TablePane) else None
-        texts = copyables(ref, self.seat.view, row=row.full if row is not None else "")
-        options = [text.option for text in texts]
-        chosen = await self._ask(ChoiceDialog(f"Copy {ref.shown}", options, self.seat.glyphs))
-        for text in texts:
-            if text.option.key == chosen and self.seat.clipboard is not None:
-                copied = await self.seat.clipboard.copy(text.text)
-                self.seat.tell(copied.said)
-
-    async def _chat_with(self) -> None:
-        ref = self.situation.selection[0]
-        model = ref.shown if ref.kind == "instance" else ref.id
-        await self.perform(self.seat.registry.get("go.chat"), {"model": model})
-
-    async def _help(self) -> None:
-        lines, ids = help_lines(self.seat.registry, self.situation)
-        chosen = await self._ask(TextDialog("Help", lines, self.seat.glyphs, keys=ids))
-        if chosen is not None:
-            action = self.seat.registry.get(chosen)
-            if any(item.is_required for item in action.arguments):
-                self.open_prompt("command", f"{action.command} ")
-            else:
-                await self.perform(action, {})
-
-    async def _messages(self) -> None:
-        self.seat.flash.see()
-        lines: list[Line] = [message.content for message in self.seat.flash.messages]
-        if not lines:
-            lines = [toned("nothing has been told yet", "dim")]
-        await self._ask(TextDialog("Messages", lines, self.seat.glyphs))
+        work = self._asking.confirm(change)
+        self.run_worker(self._finish(work, change.title), exit_on_error=False)
