@@ -25,16 +25,24 @@ class Cluster:
         root: An empty folder.
         n_nodes: How many.
         arguments: Further flags for every daemon.
+        names: Of the nodes, in their order.
     """
 
-    def __init__(self, root: Path, n_nodes: int, *, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        root: Path,
+        n_nodes: int,
+        *,
+        arguments: Sequence[str] = (),
+        names: Sequence[str] = NAMES,
+    ) -> None:
         self.root = root
         self.nodes = tuple(
             Daemon(
                 root / name,
                 arguments=("--cluster", "127.0.0.1:0", "--no-mdns", "--name", name, *arguments),
             )
-            for name in NAMES[:n_nodes]
+            for name in names[:n_nodes]
         )
 
     def __iter__(self) -> Iterator[Daemon]:
