@@ -4,21 +4,30 @@ import contextlib
 import importlib
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from protocol.control_api import ModelEntry
 from protocol.errors import ClientError, SkulkError
 from protocol.ids import ModelId, parse_model_id
 from skulk_tui.chat_stream import ChatReader, Piece
 from skulk_tui.cli import exit_codes
+from skulk_tui.cli.chat_attachments import (
+    Attachment,
+    no_sight,
+    read_attachments,
+    with_attachments,
+)
+from skulk_tui.cli.chat_history import Turn, read_history, write_history
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import ChatRecord
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.suggestions import naming_the_nearest_model
 from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import wait_until_ready
-from skulk_tui.client import STREAM_SILENCE_S, WHOLE_ANSWER_S, envelope_of
+from skulk_tui.client import STREAM_SILENCE_S, WHOLE_ANSWER_S, envelope_of, path_of
 from skulk_tui.formatting import format_count, format_duration, format_tokens_per_s, strip_controls
 
 QUESTION_MAX_CHARS: Final = 8 << 20
@@ -38,10 +47,17 @@ class Asking:
     stream: bool
     stats: bool
     wait: bool
+    raw: bool
+    attachments: tuple[Attachment, ...] = ()
+    """Go along with the first question."""
+    history: Path | None = None
+    """Where the conversation is kept."""
 
-    def body(self, turns: list[dict[str, str]]) -> str:
+    def body(self, turns: list[Turn]) -> str:
         """Write the request for the conversation so far."""
-        messages = [{"role": "system", "content": self.system}] if self.system else []
+        messages: list[Turn] = []
+        if self.system:
+            messages = [{"role": "system", "content": self.system}]
         body: dict[str, object] = {
             "model": self.model_id,
             "messages": [*messages, *turns],
@@ -65,7 +81,7 @@ def add_chat(app: typer.Typer) -> None:
         "chat",
         examples=(
             'skulk chat HuggingFaceTB/SmolLM2-135M "What is the capital of France?"',
-            "skulk chat my/model --max-tokens 200 --stats < question.txt",
+            'skulk chat my/model -f report.md "What are the three main points?"',
         ),
     )(chat)
 
@@ -78,6 +94,19 @@ def chat(
         typer.Argument(metavar="QUESTION", help="Left out or `-`: from standard input."),
     ] = None,
     *,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Text, or an image for a model that sees."
+        ),
+    ] = None,
+    history: Annotated[
+        str | None,
+        typer.Option("--session", metavar="FILE", help="Go on with the conversation in this file."),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Leave control characters in, on a terminal too.")
+    ] = False,
     system: Annotated[str | None, typer.Option(help="Instructions before the question.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0 is repeatable.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
@@ -103,12 +132,36 @@ def chat(
         stream=stream,
         stats=stats,
         wait=wait,
+        raw=raw,
+        attachments=read_attachments(file or []),
+        history=None if history is None else Path(history).expanduser(),
     )
+    turns = [] if asking.history is None else read_history(asking.history)
+    _check_sight(session, asking)
     if question in {None, "-"} and session.stdin.isatty():
-        return converse(session, asking)
+        return converse(session, asking, turns)
     text = question if question not in {None, "-"} else _read_question(session)
-    _ask(session, asking, [{"role": "user", "content": text or ""}])
+    turns.append({"role": "user", "content": with_attachments(text or "", asking.attachments)})
+    answer = _ask(session, asking, turns)
+    _keep(asking, [*turns, {"role": "assistant", "content": answer}])
     return None
+
+
+def _check_sight(session: Session, asking: Asking) -> None:
+    """Refuse images for a model that takes text only, before they travel."""
+    image = next((one for one in asking.attachments if one.media_type), None)
+    if image is None:
+        return
+    path = path_of("/v1/models/{}", asking.model_id)
+    with naming_the_nearest_model(session, asking.model_id):
+        entry = session.client.get(path, ModelEntry)
+    if "vision" not in entry.capabilities:
+        raise no_sight(asking.model_id, image.name)
+
+
+def _keep(asking: Asking, turns: list[Turn]) -> None:
+    if asking.history is not None:
+        write_history(asking.history, asking.model_id, turns)
 
 
 def _read_question(session: Session) -> str:
@@ -128,10 +181,12 @@ def _read_question(session: Session) -> str:
     return text
 
 
-def converse(session: Session, asking: Asking) -> int:
+def converse(session: Session, asking: Asking, turns: list[Turn]) -> int:
     """Talk until the operator ends it; an error ends an answer, not the conversation."""
-    turns: list[dict[str, str]] = []
+    attachments = asking.attachments
     session.narrate(_LOOP_HELP)
+    if turns:
+        session.narrate(f"Going on after {len(turns)} messages.")
     while True:
         question = _next_question(session)
         if question is None or question == "/exit":
@@ -141,12 +196,14 @@ def converse(session: Session, asking: Asking) -> int:
         elif question in {"/help", "/?"}:
             session.narrate(_LOOP_HELP)
         elif question:
-            turns.append({"role": "user", "content": question})
+            turns.append({"role": "user", "content": with_attachments(question, attachments)})
             answer = _answer_or_tell(session, asking, turns)
             if answer is None:
                 turns.pop()
             else:
+                attachments = ()
                 turns.append({"role": "assistant", "content": answer})
+                _keep(asking, turns)
 
 
 def _next_question(session: Session) -> str | None:
@@ -168,7 +225,7 @@ def _next_question(session: Session) -> str | None:
     return line.strip() if line else None
 
 
-def _answer_or_tell(session: Session, asking: Asking, turns: list[dict[str, str]]) -> str | None:
+def _answer_or_tell(session: Session, asking: Asking, turns: list[Turn]) -> str | None:
     try:
         return _ask(session, asking, turns)
     except KeyboardInterrupt:
@@ -180,7 +237,7 @@ def _answer_or_tell(session: Session, asking: Asking, turns: list[dict[str, str]
     return None
 
 
-def _ask(session: Session, asking: Asking, turns: list[dict[str, str]]) -> str:
+def _ask(session: Session, asking: Asking, turns: list[Turn]) -> str:
     """Ask once; a model that is still loading is waited for, unless told not to."""
     with naming_the_nearest_model(session, asking.model_id):
         try:
@@ -194,7 +251,7 @@ def _ask(session: Session, asking: Asking, turns: list[dict[str, str]]) -> str:
             return _ask_now(session, asking, turns)
 
 
-def _ask_now(session: Session, asking: Asking, turns: list[dict[str, str]]) -> str:
+def _ask_now(session: Session, asking: Asking, turns: list[Turn]) -> str:
     reader = ChatReader()
     said: list[Piece] = []
     started_s = session.clock.monotonic_s()
@@ -210,7 +267,7 @@ def _ask_now(session: Session, asking: Asking, turns: list[dict[str, str]]) -> s
             if first_s is None:
                 first_s = session.clock.monotonic_s()
             said.append(piece)
-            _show_piece(session, piece)
+            _show_piece(session, piece, raw=asking.raw)
     ended_s = session.clock.monotonic_s()
     text = "".join(piece.text for piece in said)
     if not session.output.is_json and text and not text.endswith("\n"):
@@ -221,12 +278,12 @@ def _ask_now(session: Session, asking: Asking, turns: list[dict[str, str]]) -> s
     return text
 
 
-def _show_piece(session: Session, piece: Piece) -> None:
+def _show_piece(session: Session, piece: Piece, *, raw: bool) -> None:
     if session.form == "jsonl":
         session.output.line_of_json({"type": "chunk", **asdict(piece)})
     elif session.form != "json" and piece.text:
-        at_terminal = session.output.is_terminal
-        session.output.write(strip_controls(piece.text) if at_terminal else piece.text)
+        is_safe = raw or not session.output.is_terminal
+        session.output.write(piece.text if is_safe else strip_controls(piece.text))
 
 
 def _record(
