@@ -9,13 +9,10 @@ import re
 from dataclasses import dataclass
 from typing import Final, final
 
-_FENCE: Final = re.compile(r"(?P<indent> {0,3})(?P<mark>`{3,}|~{3,})(?P<info>[^\n]*)")
-_NESTED_FENCE: Final = re.compile(
-    r"\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)?(?P<mark>`{3,}|~{3,})(?P<info>.*)"
-)
+_FENCE: Final = re.compile(r" {0,3}(?P<mark>`{3,}|~{3,})(?P<info>.*)")
 _HEADING: Final = re.compile(r" {0,3}#{1,6}(?:\s|$)")
-_ITEM: Final = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
-_INDENTED: Final = re.compile(r" {2,}|\t| {0,1}\t")
+_ITEM: Final = re.compile(r"(?P<mark> {0,3}(?:[-*+]|\d{1,9}[.)]))(?:(?P<gap> +)(?P<text>\S.*)?)?$")
+_TAB: Final = 4
 _CODE_INDENT: Final = 4
 
 
@@ -40,12 +37,15 @@ class BlockSplitter:
         """The line that has not ended."""
         self._fence = ""
         """The mark that has to be matched, within a fence that stands by itself."""
-        self._nested = ""
-        """The same within a list."""
-        self._goes_on = False
-        """A blank line does not end it by itself: a list, indented code."""
+        self._indent = 0
+        """Of what belongs to the list, or the indented code, that is open; 0 for neither. A blank
+        line does not end those."""
         self._n_blank = 0
-        """Blank lines at its end, as far as that is open."""
+        """Blank lines at its end."""
+        self._has_outsider = False
+        """A line stands in the list that may have ended it, or may go on with its last words."""
+        self._is_unclear = False
+        """It cannot be told where it ends: it ends with the text."""
 
     @property
     def open_text(self) -> str:
@@ -70,71 +70,94 @@ class BlockSplitter:
         return closed
 
     def _take(self, row: str, closed: list[Block]) -> None:
-        if self._fence:
+        if self._fence or self._is_unclear:
             self._chunk.append(row)
-            if ends_fence(row, self._fence):
+            if self._fence and ends_fence(row, self._fence):
                 self._close(closed)
-        elif self._nested:
-            self._chunk.append(row)
-            if ends_fence(row, self._nested):
-                self._nested = ""
         elif not row.strip():
             self._take_blank(closed)
+        elif self._indent:
+            self._take_in_list(row, closed)
         else:
-            if self._n_blank and not self._is_continuation(row):
-                self._close(closed)
             self._take_text(row, closed)
 
     def _take_blank(self, closed: list[Block]) -> None:
-        if not self._chunk:
-            return
-        if self._goes_on:
+        if self._indent:
             self._n_blank += 1
         else:
             self._close(closed)
 
-    def _is_continuation(self, row: str) -> bool:
-        return bool(_INDENTED.match(row) or _ITEM.match(row))
+    def _take_in_list(self, row: str, closed: list[Block]) -> None:
+        flat = row.expandtabs(_TAB)
+        item = _ITEM.match(flat)
+        if _indent_of(flat) >= self._indent:
+            # It is in the list, if there still is one: a fence would hide what follows.
+            self._is_unclear = self._has_outsider and _opens_fence(flat) is not None
+            self._append(row)
+        elif item is not None:
+            self._indent = _content_indent(item)
+            self._has_outsider = False
+            self._append(row)
+        elif self._n_blank:
+            self._close(closed)
+            self._take_text(row, closed)
+        else:
+            self._has_outsider = True
+            self._take_text(row, closed)
 
     def _take_text(self, row: str, closed: list[Block]) -> None:
-        self._chunk.extend([""] * self._n_blank)
-        self._n_blank = 0
-        fence = _FENCE.match(row)
-        is_own = not (self._goes_on and self._chunk and row.startswith(" "))
-        if fence and is_own and _is_fence(fence):
+        flat = row.expandtabs(_TAB)
+        if mark := _opens_fence(flat):
             self._close(closed)
             self._chunk.append(row)
-            self._fence = fence["mark"]
-            return
-        if is_own and _HEADING.match(row):
+            self._fence = mark
+        elif _HEADING.match(flat):
             self._close(closed)
             closed.append(Block(row))
-            return
-        if _ITEM.match(row) or (not self._chunk and _is_code(row)):
-            self._goes_on = True
+        else:
+            item = _ITEM.match(flat)
+            if item is not None:
+                self._indent = _content_indent(item)
+            elif not self._chunk and _indent_of(flat) >= _CODE_INDENT:
+                self._indent = _CODE_INDENT
+            self._append(row)
+
+    def _append(self, row: str) -> None:
+        self._chunk.extend([""] * self._n_blank)
+        self._n_blank = 0
         self._chunk.append(row)
-        nested = _NESTED_FENCE.match(row)
-        if nested and _is_fence(nested):
-            self._nested = nested["mark"]
 
     def _close(self, closed: list[Block]) -> None:
         if self._chunk:
             closed.append(Block("\n".join(self._chunk), is_fence=bool(self._fence)))
         self._chunk = []
-        self._fence = self._nested = ""
-        self._goes_on = False
-        self._n_blank = 0
+        self._fence = ""
+        self._indent = self._n_blank = 0
+        self._has_outsider = self._is_unclear = False
 
 
-def _is_fence(found: re.Match[str]) -> bool:
-    return found["mark"][0] == "~" or "`" not in found["info"]
+def _opens_fence(row: str) -> str | None:
+    """Give the mark that a row opens a fence with."""
+    found = _FENCE.match(row)
+    if found is None or (found["mark"][0] == "`" and "`" in found["info"]):
+        return None
+    return found["mark"]
 
 
 def ends_fence(row: str, mark: str) -> bool:
     """Whether a row closes the fence that such a mark has opened."""
-    bare = row.strip()
-    return len(bare) >= len(mark) and bare == mark[0] * len(bare)
+    flat = row.expandtabs(_TAB)
+    bare = flat.strip()
+    is_mark = len(bare) >= len(mark) and bare == mark[0] * len(bare)
+    return is_mark and _indent_of(flat) < _CODE_INDENT
 
 
-def _is_code(row: str) -> bool:
-    return row.startswith((" " * _CODE_INDENT, "\t"))
+def _indent_of(row: str) -> int:
+    return len(row) - len(row.lstrip(" "))
+
+
+def _content_indent(item: re.Match[str]) -> int:
+    """Give how far what belongs to a list's item is indented."""
+    gap = len(item["gap"] or "")
+    is_text = item["text"] is not None and gap <= _CODE_INDENT
+    return len(item["mark"]) + (gap if is_text else 1)

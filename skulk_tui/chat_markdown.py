@@ -13,7 +13,7 @@ from markdown_it.tree import SyntaxTreeNode
 from skulk_tui.chat_blocks import Block, ends_fence
 from skulk_tui.chat_wrap import clean, wrap, wrap_code
 from skulk_tui.glyphs import GlyphSet
-from skulk_tui.lines import EMPTY, Line, Span, Tone, fit, line, retoned, toned, width_of
+from skulk_tui.lines import EMPTY, Align, Line, Span, Tone, fit, line, retoned, toned, width_of
 
 MAX_CHARS: Final = 16_384
 """Of a block that is read as Markdown: longer ones stay plain text, as some texts cost the square
@@ -123,7 +123,8 @@ class MarkdownRenderer:
             for part in node.children
             for row in part.children
         ]
-        n_columns = max(len(row) for row in table)
+        aligned = [_alignment(cell) for cell in node.children[0].children[0].children]
+        n_columns = len(aligned)
         natural = [
             max(width_of(row[index]) if index < len(row) else 0 for row in table)
             for index in range(n_columns)
@@ -131,9 +132,9 @@ class MarkdownRenderer:
         widths = _shares(natural, width - _GAP * (n_columns - 1))
         head = [retoned(cell, "strong") for cell in table[0]]
         rule = toned(self._glyphs.rule * (sum(widths) + _GAP * (n_columns - 1)), "dim")
-        rows = [*_table_row(head, widths), rule]
+        rows = [*_table_row(head, widths, aligned), rule]
         for cells in table[1:]:
-            rows.extend(_table_row(cells, widths))
+            rows.extend(_table_row(cells, widths, aligned))
         return rows
 
     def _cell(self, node: SyntaxTreeNode) -> Line:
@@ -232,7 +233,13 @@ def _shares(natural: Sequence[int], room: int) -> list[int]:
     return widths
 
 
-def _table_row(cells: Sequence[Line], widths: Sequence[int]) -> list[Line]:
+def _alignment(cell: SyntaxTreeNode) -> Align:
+    return "right" if "right" in str(cell.attrs.get("style", "")) else "left"
+
+
+def _table_row(
+    cells: Sequence[Line], widths: Sequence[int], aligned: Sequence[Align]
+) -> list[Line]:
     columns = [
         wrap(cells[index], width) if index < len(cells) else [EMPTY]
         for index, width in enumerate(widths)
@@ -243,6 +250,7 @@ def _table_row(cells: Sequence[Line], widths: Sequence[int]) -> list[Line]:
         for index, (column, width) in enumerate(zip(columns, widths, strict=True)):
             if index:
                 parts.append(Span(" " * _GAP))
-            parts.extend(fit(column[at] if at < len(column) else EMPTY, width))
+            content = column[at] if at < len(column) else EMPTY
+            parts.extend(fit(content, width, align=aligned[index]))
         rows.append(line(*parts))
     return rows

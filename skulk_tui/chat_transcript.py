@@ -99,6 +99,11 @@ class AnswerBody:
         self._closed.extend(rows)
 
     @property
+    def n_closed(self) -> int:
+        """Rows that are drawn for good."""
+        return len(self._closed)
+
+    @property
     def _has_gap(self) -> bool:
         return bool(self._closed) and len(self._open) > 0
 
@@ -361,7 +366,7 @@ class Transcript:
     def rows(self, start: int, end: int, look: Look) -> Sequence[Line]:
         """Give some of the rows."""
         found: list[Line] = []
-        at = 0
+        at, end = 0, min(end, len(self))
         for section in self._sections:
             n = len(section)
             if at + n > start and at < end:

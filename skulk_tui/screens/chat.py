@@ -75,6 +75,7 @@ class ChatView(View):
 
     def on_unmount(self) -> None:
         """Stop what is coming, and keep what there is."""
+        self._keeping.end()
         self._stop_all()
         self.seat.stop_streams = None
         try:

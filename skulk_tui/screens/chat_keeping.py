@@ -29,6 +29,7 @@ class ChatKeeping:
         self._dirty: dict[str, Conversation] = {}
         self._drafts: dict[str, str] = {}
         self._is_writing = False
+        self._is_over = False
         self._has_told = False
 
     # ---- Writing ----
@@ -46,7 +47,7 @@ class ChatKeeping:
             self._wake()
 
     def _wake(self) -> None:
-        if not self._is_writing:
+        if not self._is_writing and not self._is_over:
             self._is_writing = True
             self._start_writer()
 
@@ -72,8 +73,12 @@ class ChatKeeping:
             text = conversation.saved(self._seat.now()).model_dump_json()
             await run_blocking(self._files.save, conversation_id, text)
 
+    def end(self) -> None:
+        """Start no writer any more: the screen goes."""
+        self._is_over = True
+
     def write_now(self, conversation: Conversation, draft: str) -> None:
-        """Write what is left, because the program ends; what fails now cannot be told any more.
+        """Write what is left, because the screen goes.
 
         Raises:
             SkulkError: It cannot be written.
