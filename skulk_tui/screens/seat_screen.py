@@ -27,7 +27,7 @@ from skulk_tui.screens.cluster_changes import handover, invitation, removal
 from skulk_tui.screens.dialogs import Dialog
 from skulk_tui.screens.moves import row_handlers
 from skulk_tui.screens.notice import notice_lines, staleness
-from skulk_tui.screens.view import Handler, Values
+from skulk_tui.screens.view import Handler, Values, View
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory, ViewStack
 from skulk_tui.seat import Seat
 from skulk_tui.status_row import StatusFlags, status_row, tab_row
@@ -81,6 +81,8 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         self._flash = Row("flash", seat.flash.row)
         self._keys = Row("keys", self._key_row)
         self._card = Card(seat)
+        self._failed_view: View | None = None
+        """The one whose bug has been told."""
         self._app_handlers = app_handlers
         self._asking = Asking(seat, self, ask)
 
@@ -112,21 +114,27 @@ class SeatScreen(Screen[None], inherit_bindings=False):
     def commit(self, changes: Changes) -> None:
         """Show what has changed, on the view in front alone."""
         if self.seat.paused_since is None:
-            view = self.stack.current
-            if view is not None and not self._is_card:
-                view.commit(changes)
-            if self._is_card:
-                self._card.redraw()
+            self._draw(lambda view: view.commit(changes))
         self.redraw_rows()
 
     def tick(self) -> None:
         """A second has passed: ages have grown."""
+        if self.seat.paused_since is None or self._is_card:
+            self._draw(lambda view: view.tick())
+        self.redraw_rows()
+
+    def _draw(self, work: Callable[[View], None]) -> None:
+        """Have the view in front, or the card, take what is new; a bug there is told, once."""
         view = self.stack.current
-        if view is not None and self.seat.paused_since is None and not self._is_card:
-            view.tick()
         if self._is_card:
             self._card.redraw()
-        self.redraw_rows()
+        elif view is not None:
+            try:
+                work(view)
+            except Exception:  # ruff: ignore[blind-except]  a bug in a view must not end the seat
+                if view is not self._failed_view:  # it may come with every frame
+                    self._failed_view = view
+                    self._tell_bug(f"drawing {view.title or view.view_id}")
 
     def redraw_rows(self) -> None:
         """Redraw the rows around the body."""
@@ -172,9 +180,8 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         # A card needs every row there is: only the keys that still work are told, on it.
         for row in (self._status, self._tabs, self._keys):
             row.display = not is_card
-        view = self.stack.current
-        if view is not None and not is_card:
-            view.commit(None)
+        if not is_card:
+            self._draw(lambda view: view.commit(None))
 
     def _status_row(self, width: int) -> Line:
         seat = self.seat
@@ -237,21 +244,26 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     async def perform(self, action: Action, values: Values) -> None:
         """Do an action; what goes wrong is told, and nothing ends."""
-        handler = self.handler_of(action.id)
-        home = _HOMES.get(action.topic)
-        if handler is None and home is not None:
-            await self.stack.go(home)  # a command works from everywhere
-            handler = self.handler_of(action.id)
-        if handler is None:
-            self.seat.tell(f"{action.title}: nothing here does that", level="warn")
-            return
         try:
-            awaited = handler(values)
+            handler = await self._find_handler(action)
+            awaited = handler(values) if handler is not None else None
             if awaited is not None:
                 self.run_worker(self._finish(awaited, action.title), exit_on_error=False)
         except SkulkError as error:
             self.seat.tell_error(error)
+        except Exception:  # ruff: ignore[blind-except]  a bug in one action must not end the seat
+            self._tell_bug(action.title)
         self.redraw_rows()
+
+    async def _find_handler(self, action: Action) -> Handler | None:
+        """Find what does an action, going to where it is known: a command works from everywhere."""
+        handler, home = self.handler_of(action.id), _HOMES.get(action.topic)
+        if handler is None and home is not None:
+            await self.stack.go(home)
+            handler = self.handler_of(action.id)
+        if handler is None:
+            self.seat.tell(f"{action.title}: nothing here does that", level="warn")
+        return handler
 
     def handler_of(self, action_id: str) -> Handler | None:
         """Find what does an action: the view in front, this screen, or the application."""
@@ -268,8 +280,11 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         except SkulkError as error:
             self.seat.tell_error(error)
         except Exception:  # ruff: ignore[blind-except]  a bug in one action must not end the seat
-            _log.exception("%s failed", title)
-            self.seat.tell(f"{title} failed; the log has the story", level="bad")
+            self._tell_bug(title)
+
+    def _tell_bug(self, title: str) -> None:
+        _log.exception("%s failed", title)
+        self.seat.tell(f"{title} failed; the log has the story", level="bad")
 
     def _handlers(self) -> Mapping[str, Handler]:
         return {

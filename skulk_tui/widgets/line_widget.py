@@ -5,8 +5,9 @@ Here a widget makes its lines anew as often as it likes: they are compared with 
 screen, and only the stretch of a line from its first to its last changed cell is sent.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, get_args
+from typing import ClassVar, Final, get_args
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -16,9 +17,11 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skulk_tui.lines import EMPTY, Line, Tone, cleaned, fit
+from skulk_tui.lines import EMPTY, Line, Tone, cleaned, fit, toned
 
 _TONES: tuple[Tone, ...] = get_args(Tone)
+_FAILED: Final = toned("this could not be drawn; the log has the story", "bad")
+_log = logging.getLogger(__name__)
 
 
 class LineWidget(Widget):
@@ -32,6 +35,7 @@ class LineWidget(Widget):
         self._cursor_y: int | None = None
         self._strips: dict[int, Strip] = {}
         self._styles: Mapping[Tone, Style] | None = None
+        self._has_failed = False
 
     # ---- For subclasses ----
 
@@ -55,8 +59,7 @@ class LineWidget(Widget):
         width, height = self.size
         if not self.is_attached or width <= 0 or height <= 0:
             return 0
-        # Whoever makes lines cleans foreign text; here nothing gets past that was forgotten.
-        made = [fit(cleaned(item), width) for item in self.make_lines(width, height)[:height]]
+        made = self._made(width, height)
         made += [fit(EMPTY, width)] * (height - len(made))
         cursor = self.cursor_line()
         n_drawn = 0
@@ -71,6 +74,20 @@ class LineWidget(Widget):
             n_drawn += 1
         self._lines, self._cursor_y = tuple(made), cursor
         return n_drawn
+
+    def _made(self, width: int, height: int) -> list[Line]:
+        """Make the lines; a bug in one widget is told in its place, and the rest is drawn."""
+        try:
+            content = self.make_lines(width, height)
+            # Whoever makes lines cleans foreign text; here nothing gets past that was forgotten.
+            made = [fit(cleaned(item), width) for item in content[:height]]
+        except Exception:  # ruff: ignore[blind-except]  it would end the program, and come again
+            if not self._has_failed:
+                _log.exception("drawing %s failed", type(self).__name__)
+            self._has_failed = True
+            return [fit(_FAILED, width)]
+        self._has_failed = False
+        return made
 
     def render_line(self, y: int) -> Strip:
         """Give one line as Textual draws it."""
