@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hmac import compare_digest
 from ipaddress import ip_address
 from typing import Final, Literal, Protocol, cast, final
 
@@ -86,7 +87,10 @@ class WayBack:
         question = pack(JoinQuestion(build=self.build, digest=digest))
         key = bytes.fromhex(request.public_key)
         outcome = await first_success(
-            [partial(self._ask, dialler, key, one, question, may_dial) for one in addresses],
+            [
+                partial(self._ask, dialler, key, one, question, digest, may_dial)
+                for one in addresses
+            ],
             stagger_s=STAGGER_S,
             name="reach back",
         )
@@ -99,6 +103,7 @@ class WayBack:
         key: bytes,
         address: str,
         question: bytes,
+        digest: bytes,
         may_dial: Callable[[str, str], bool],
     ) -> None:
         host, base_port = split_address(address)
@@ -116,15 +121,17 @@ class WayBack:
             )
         except ClusterError as error:
             raise _failed(cast("JoinStage", error.details["stage"]), host, base_port) from error
-        if not _is_confirmed(answer):
+        if not _is_confirmed(answer, digest):
             raise _failed("not_confirmed", host, base_port)
 
 
-def _is_confirmed(answer: bytes) -> bool:
+def _is_confirmed(answer: bytes, digest: bytes) -> bool:
+    """Say whether an answer is a yes to this very request, and to no earlier one."""
     try:
-        return isinstance(read_host(answer), JoinConfirmed)
+        said = read_host(answer)
     except ProtocolError:
         return False
+    return isinstance(said, JoinConfirmed) and compare_digest(said.digest, digest)
 
 
 def _same_host(ip: str, came_from: str) -> bool:

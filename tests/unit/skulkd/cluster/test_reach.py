@@ -174,8 +174,9 @@ def test_each_end_of_a_dial_is_told_with_address_port_and_remedy(
         pack(JoinRefusal(build="b", code="cluster.join_refused", message="no")),
         encode_values({"wire": 99, "build": "b"}),
         b"\xc1",
+        pack(JoinConfirmed(build="b", digest=b"e" * 32)),
     ],
-    ids=["no", "another wire", "nonsense"],
+    ids=["no", "another wire", "nonsense", "of another request"],
 )
 def test_only_a_yes_is_one(answer: bytes) -> None:
     error = _prove(Dialler({"10.0.0.2": answer}), "10.0.0.2:12416")
