@@ -123,7 +123,7 @@ class MarkdownRenderer:
             for part in node.children
             for row in part.children
         ]
-        aligned = [_alignment(cell) for cell in node.children[0].children[0].children]
+        aligned: list[Align] = [_alignment(cell) for cell in node.children[0].children[0].children]
         n_columns = len(aligned)
         natural = [
             max(width_of(row[index]) if index < len(row) else 0 for row in table)

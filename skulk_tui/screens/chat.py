@@ -11,17 +11,17 @@ from textual.events import Resize
 
 from protocol.errors import ClientError, SkulkError
 from skulk_tui.changes import Option
-from skulk_tui.chat_conversation import TITLE_CHARS, Conversation, read_temperature
+from skulk_tui.chat_conversation import Conversation
 from skulk_tui.chat_transcript import short
 from skulk_tui.formatting import format_age, one_line
 from skulk_tui.lines import Line
 from skulk_tui.naming import ref_named
 from skulk_tui.registry import Situation
 from skulk_tui.screens.chat_column import ChatColumn
+from skulk_tui.screens.chat_commands import ChatCommands
 from skulk_tui.screens.chat_keeping import ChatKeeping
-from skulk_tui.screens.chat_rows import LETTERS, model_options, ready_models, stats_line
+from skulk_tui.screens.chat_rows import LETTERS, ready_models, stats_line
 from skulk_tui.screens.chat_run import ChatRun
-from skulk_tui.screens.copying import Copyable
 from skulk_tui.screens.view import Handler, Values, View
 from skulk_tui.seat import Seat
 from skulk_tui.table_model import Ref
@@ -51,8 +51,14 @@ class ChatView(View):
         self._box = Container(id="chat-columns")
         self._stats = Row("chat-stats", self._stats_row)
         self._is_shown = False
-        self._has_loaded = False
         self._is_draft_kept = True
+        self._commands = ChatCommands(
+            seat,
+            self._keeping,
+            columns=lambda: self._columns,
+            here=lambda: self._column_here,
+            draw=self._draw,
+        )
         seat.stop_streams = self._stop_all
 
     # ---- Layout ----
@@ -190,7 +196,6 @@ class ChatView(View):
             "chat.send": lambda _: self._send(),
             "chat.newline": lambda _: self.field.newline(),
             "chat.stop": lambda _: self._stop(),
-            "chat.model": lambda _: self._choose_model(),
             "chat.page_up": lambda _: self._scroll(-1),
             "chat.page_down": lambda _: self._scroll(1),
             "chat.leave_field": lambda _: self._leave_field(),
@@ -202,15 +207,10 @@ class ChatView(View):
             "chat.follow": lambda _: self._follow(),
             "chat.next": lambda _: self._column_here.step(1),
             "chat.previous": lambda _: self._column_here.step(-1),
-            "rows.copy": lambda _: self._copy(),
             "chat.new": lambda _: self._new(),
             "chat.open": self._open,
-            "chat.rename": self._rename,
-            "chat.export": self._export,
-            "chat.system": self._set_system,
-            "chat.temperature": self._set_temperature,
-            "chat.max": self._set_max,
             "chat.compare": self._compare,
+            **self._commands.handlers(),
         }
 
     # ---- Asking ----
@@ -350,87 +350,10 @@ class ChatView(View):
         for ref in self.selection[:1]:
             await self.seat.open_ref(ref)
 
-    async def _copy(self) -> None:
-        answer = self._column_here.current
-        if answer is None or self.seat.shell is None:
-            return
-        texts = [("t", "the answer", answer.text), ("q", "the question", self._question_of())]
-        texts.append(("c", "the command's id", answer.command_id or ""))
-        offered = [
-            Copyable(option=Option(key=key, title=title), text=text)
-            for key, title, text in texts
-            if text
-        ]
-        chosen = await self.seat.shell.choose("Copy", [one.option for one in offered])
-        for one in offered:
-            if one.option.key == chosen and self.seat.clipboard is not None:
-                copied = await self.seat.clipboard.copy(one.text)
-                self.seat.tell(copied.said)
-
-    def _question_of(self) -> str:
-        column = self._column_here
-        for exchange in column.conversation.exchanges:
-            if column.current in exchange.answers:
-                return exchange.question
-        return ""
-
-    # ---- Whom to ask, and how ----
-
-    async def _choose_model(self) -> None:
-        options, models = model_options(self.seat.view)
-        if not options:
-            self.seat.tell("no model is placed; the screen Models places one", level="warn")
-            return
-        if self.seat.shell is None:
-            return
-        chosen = await self.seat.shell.choose("Talk to", options)
-        for option, model_id in zip(options, models, strict=True):
-            if option.key == chosen:
-                self._column_here.conversation.model_id = model_id
-                self._keep_if_begun()
-        self._draw()
-
-    def _set_system(self, values: Values) -> None:
-        text = values.get("text", "")
-        for column in self._columns:
-            column.conversation.system = text
-        self.seat.tell(
-            "the model is told that first" if text else "the model is told nothing first"
-        )
-        self._keep_if_begun()
-        self._draw()
-
-    def _set_temperature(self, values: Values) -> None:
-        word = values.get("value")
-        value = None if word is None else read_temperature(word)
-        for column in self._columns:
-            column.conversation.temperature = value
-        self.seat.tell("the model's own temperature" if value is None else f"temperature {value:g}")
-        self._keep_if_begun()
-        self._draw()
-
-    def _set_max(self, values: Values) -> None:
-        word = values.get("tokens")
-        value = None if word is None or int(word) == 0 else int(word)
-        for column in self._columns:
-            column.conversation.max_tokens = value
-        self.seat.tell(
-            "answers may be as long as there is room"
-            if value is None
-            else f"answers have at most {value} tokens"
-        )
-        self._keep_if_begun()
-        self._draw()
-
     # ---- Conversations ----
 
     def _start_writer(self) -> None:
         self.run_worker(self._keeping.write_out(), exit_on_error=False)
-
-    def _keep_if_begun(self) -> None:
-        for column in self._columns:
-            if column.conversation.exchanges:
-                self._keeping.keep(column.conversation)
 
     async def _load_latest(self) -> None:
         try:
@@ -503,17 +426,6 @@ class ChatView(View):
             self._keep_draft()
             self._show(*await self._keeping.load(chosen_id))
 
-    def _rename(self, values: Values) -> None:
-        title = one_line(values["title"])[:TITLE_CHARS]
-        self._main.conversation.title = title
-        self._keeping.keep(self._main.conversation)
-        self.seat.tell(f"this conversation is {title!r} now")
-
-    async def _export(self, values: Values) -> None:
-        form = values.get("form", "md")
-        path = await self._keeping.export(self._column_here.conversation, form)
-        self.seat.tell(f"written to {path}", level="good")
-
     async def _compare(self, values: Values) -> None:
         self._refuse_while_busy()
         word = values.get("model", "")
@@ -543,6 +455,6 @@ class ChatView(View):
         while len(self._columns) > 1:
             column = self._columns.pop()
             column.stop()
-            self._keep_if_begun()
+            self._commands.keep_begun()
             await column.pane.remove()
         self._count()
