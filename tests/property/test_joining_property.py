@@ -77,7 +77,9 @@ def test_no_answer_breaks_a_guest(answer: bytes) -> None:
 
     async def story(stage: Stage) -> None:
         member = stage.member(1)
-        guest = JoinGuest(dialler=Answers(), clock=stage.clock)
+        guest = JoinGuest(
+            dialler=Answers(), clock=stage.clock, requests=stage.guest_host.own_requests
+        )
         with pytest.raises(SkulkError):
             await guest.join_by_token(member.token(), request_of(stage.guest_identity))
 

@@ -70,9 +70,13 @@ class ScriptedChats:
         """Add the chunks of a chat, as they are sent, before a good end."""
         self._chosen.append(([*events, *last_chunks(len(events))], None))
 
-    def refuse(self, code: ErrorCode, message: str, **documents: object) -> None:
+    def refuse(
+        self, code: ErrorCode, message: str, *, status: int = 400, **documents: object
+    ) -> None:
         """Refuse every chat from now on."""
-        self._refusal = refusal(code, message, **documents).body["error"]
+        self._refusal = refusal(
+            code, message, status=status, remediation="do it otherwise", **documents
+        ).body["error"]
 
     def accept(self) -> None:
         """Refuse none any more."""
