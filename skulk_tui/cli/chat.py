@@ -21,6 +21,7 @@ from skulk_tui.cli.chat_attachments import (
     with_attachments,
 )
 from skulk_tui.cli.chat_history import Turn, read_history, write_history
+from skulk_tui.cli.completing import complete_placed_model
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import ChatRecord
 from skulk_tui.cli.session import Session
@@ -88,7 +89,12 @@ def add_chat(app: typer.Typer) -> None:
 
 def chat(
     session: Session,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A placed model.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="A placed model.", autocompletion=complete_placed_model
+        ),
+    ],
     question: Annotated[
         str | None,
         typer.Argument(metavar="QUESTION", help="Left out or `-`: from standard input."),

@@ -32,13 +32,14 @@ from skulk_tui.cli.cluster_tables import (
     members_tables,
     strangers_table,
 )
+from skulk_tui.cli.completing import complete_node
 from skulk_tui.cli.join import join
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing, key_values
 from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.saved_clusters import add_saved_cluster_verbs
 from skulk_tui.cli.session import Session, parse_duration
-from skulk_tui.cli.suggestions import complete_node, member_of
+from skulk_tui.cli.suggestions import member_of
 from skulk_tui.cli.tables import nodes_table, outcomes_table, reasons_table, status_tables
 from skulk_tui.cli.verb import WatchOption, group, verb
 from skulk_tui.cli.waiting import state_of

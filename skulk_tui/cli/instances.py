@@ -10,6 +10,7 @@ from protocol.errors import ClientError, SkulkError, error_of
 from protocol.instances import LOADING_PHASES
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import instance_record, instance_records, names_of
+from skulk_tui.cli.completing import complete_instance_or_model
 from skulk_tui.cli.failures import failure_of
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import outcomes_listing
@@ -22,10 +23,20 @@ from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_gone, wait
 from skulk_tui.client import path_of
 
 TargetsArgument = Annotated[
-    list[str], typer.Argument(metavar="INSTANCE|MODEL", help="Instance ids, or model ids.")
+    list[str],
+    typer.Argument(
+        metavar="INSTANCE|MODEL",
+        help="Instance ids, or model ids.",
+        autocompletion=complete_instance_or_model,
+    ),
 ]
 InstanceArgument = Annotated[
-    str, typer.Argument(metavar="INSTANCE", help="An instance id, the start of one, or a model id.")
+    str,
+    typer.Argument(
+        metavar="INSTANCE",
+        help="An instance id, the start of one, or a model id.",
+        autocompletion=complete_instance_or_model,
+    ),
 ]
 START_MIN_CHARS: Final = 8
 """Of an instance's id; the first 7 are the same for all that one node has placed."""

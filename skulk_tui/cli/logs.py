@@ -12,12 +12,13 @@ from protocol.ids import CommandId, InstanceId, NodeId, parse_command_id
 from skulk_tui.cli.cluster_answers import event_record, log_record
 from skulk_tui.cli.cluster_records import EventRecord, LogLineRecord
 from skulk_tui.cli.cluster_tables import event_text, log_text
+from skulk_tui.cli.completing import complete_node_or_instance
 from skulk_tui.cli.following import Follower
 from skulk_tui.cli.instances import find_instances
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing, plain
 from skulk_tui.cli.session import Session, terminal_width
-from skulk_tui.cli.suggestions import complete_node_or_instance, node_ids_of
+from skulk_tui.cli.suggestions import node_ids_of
 from skulk_tui.cli.verb import verb
 from skulk_tui.cli.waiting import state_of
 from skulk_tui.event_stream import ServerEvent

@@ -15,6 +15,7 @@ from skulk_tui.cli import exit_codes
 from skulk_tui.cli.apis import add_api_verbs
 from skulk_tui.cli.chat import add_chat
 from skulk_tui.cli.cluster import add_cluster_verbs
+from skulk_tui.cli.completion import add_completion
 from skulk_tui.cli.doctor import add_doctor
 from skulk_tui.cli.instances import add_instance_verbs
 from skulk_tui.cli.interruptions import Interrupted, turn_signals_into_exceptions
@@ -59,6 +60,7 @@ def build_app() -> typer.Typer:
     add_key_verbs(app)
     add_api_verbs(app)
     add_service_verbs(app)
+    add_completion(app)
     add_program_verbs(app)
     return app
 

@@ -20,13 +20,14 @@ from protocol.errors import ClientError, SkulkError
 from protocol.ids import ModelId, parse_model_id
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import found_record, model_record, names_of, transfer_record
+from skulk_tui.cli.completing import complete_model, complete_node
 from skulk_tui.cli.instances import several_exit_code
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import outcomes_listing
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import FileRecord, ImportRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.suggestions import complete_node, naming_the_nearest_model
+from skulk_tui.cli.suggestions import naming_the_nearest_model
 from skulk_tui.cli.tables import (
     files_table,
     imports_table,
@@ -50,7 +51,12 @@ OnOption = Annotated[
     ),
 ]
 ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A model's id; see `skulk models list`.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A model's id; see `skulk models list`.",
+        autocompletion=complete_model,
+    ),
 ]
 
 
@@ -293,7 +299,9 @@ def pull_model(
 
 def remove_models(
     session: Session,
-    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Model ids.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL", help="Model ids.", autocompletion=complete_model)
+    ],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     on: OnOption = None,

@@ -23,11 +23,12 @@ from skulk_tui.cli.answers import (
     plan_record,
     refusal_record,
 )
+from skulk_tui.cli.completing import complete_model, complete_node
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.suggestions import complete_node, naming_the_nearest_model, node_ids_of
+from skulk_tui.cli.suggestions import naming_the_nearest_model, node_ids_of
 from skulk_tui.cli.tables import candidates_tables, instances_table
 from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
@@ -54,7 +55,12 @@ def add_place(app: typer.Typer) -> None:
 
 def place(
     session: Session,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="See `skulk models list`.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="See `skulk models list`.", autocompletion=complete_model
+        ),
+    ],
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show plans and arithmetic; place nothing.")

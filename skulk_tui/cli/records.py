@@ -307,6 +307,14 @@ class InfoRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRecord:
+    """The script of one shell."""
+
+    shell: str
+    script: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
     """One line of a help topic."""
 

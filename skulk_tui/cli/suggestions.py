@@ -1,6 +1,6 @@
-"""Names that a node does not know, met with the nearest that it does; and names for completion."""
+"""Names that a node does not know, met with the nearest that it does."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -9,13 +9,11 @@ from protocol.control_api import ModelList, StateDocument
 from protocol.errors import ClientError, SkulkError
 from protocol.ids import NodeId
 from skulk_tui.cli.nearest import unknown_value
-from skulk_tui.cli.session import Options, Session, system_session
+from skulk_tui.cli.session import Session
 
 _UNKNOWN_MODEL: Final = frozenset(
     {"placement.unknown_model", "request.model_not_found", "store.not_found"}
 )
-COMPLETION_BUDGET: Final = "300ms"
-"""An operator who pressed Tab waits no longer than that."""
 
 
 @contextmanager
@@ -72,48 +70,3 @@ def _node_id(names: dict[NodeId, str], word: str) -> NodeId:
             remediation="Name one by its id.",
         )
     return found[0]
-
-
-# ---- Completion --------------------------------------------------------------------------------
-
-
-def complete_node(incomplete: str) -> list[str]:
-    """Give the names of nodes that begin so; none where no node answers at once."""
-    state = _state_at_once()
-    return [] if state is None else _beginning(_node_names(state), incomplete)
-
-
-def complete_node_or_instance(incomplete: str) -> list[str]:
-    """Give the nodes, instances and placed models that begin so."""
-    state = _state_at_once()
-    if state is None:
-        return []
-    models = {view.model_id for view in state.instances.values()}
-    return _beginning([*_node_names(state), *state.instances, *models], incomplete)
-
-
-def complete_instance_or_model(incomplete: str) -> list[str]:
-    """Give the instances and placed models that begin so."""
-    state = _state_at_once()
-    if state is None:
-        return []
-    models = {view.model_id for view in state.instances.values()}
-    return _beginning([*state.instances, *models], incomplete)
-
-
-def _node_names(state: StateDocument) -> list[str]:
-    return [member.name for member in state.members.values()]
-
-
-def _beginning(words: Iterable[str], start: str) -> list[str]:
-    return sorted({word for word in words if word.startswith(start)})
-
-
-def _state_at_once() -> StateDocument | None:
-    session = system_session(Options(timeout=COMPLETION_BUDGET))
-    try:
-        return session.client.get("/state", StateDocument)
-    except SkulkError:
-        return None  # a shell has no place for an error here
-    finally:
-        session.close()

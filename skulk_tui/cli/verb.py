@@ -11,6 +11,7 @@ import typer
 
 from protocol.errors import SkulkError
 from skulk_tui.cli import exit_codes
+from skulk_tui.cli.completing import complete_cluster
 from skulk_tui.cli.failures import as_json, as_text, failure_of
 from skulk_tui.cli.interruptions import Interrupted
 from skulk_tui.cli.session import Options, Session, output_format, system_session
@@ -25,7 +26,10 @@ NodeOption = Annotated[
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        "--cluster", metavar="NAME", help="Saved cluster to ask [default: SKULK_CLUSTER, current]."
+        "--cluster",
+        metavar="NAME",
+        help="Saved cluster to ask [default: SKULK_CLUSTER, current].",
+        autocompletion=complete_cluster,
     ),
 ]
 OutputOption = Annotated[

@@ -7,12 +7,13 @@ import typer
 from protocol.control_api import InstanceView, StateDocument
 from protocol.errors import ClientError
 from protocol.ids import parse_model_id
+from skulk_tui.cli.completing import complete_instance_or_model
 from skulk_tui.cli.instances import find_instances
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import outcomes_listing
 from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.suggestions import complete_instance_or_model, naming_the_nearest_model
+from skulk_tui.cli.suggestions import naming_the_nearest_model
 from skulk_tui.cli.verb import verb
 from skulk_tui.cli.waiting import (
     state_of,

@@ -117,6 +117,12 @@ CASES = [
         record=operation_records.ServiceRecord,
         asks_a_node=False,
     ),
+    Case(
+        arguments=("completion", "bash"),
+        kind="completion",
+        record=records.CompletionRecord,
+        asks_a_node=False,
+    ),
     Case(arguments=("info",), kind="info", record=records.InfoRecord, asks_a_node=False),
     Case(arguments=("version",), kind="version", record=records.VersionRecord, asks_a_node=False),
     Case(
@@ -224,7 +230,7 @@ def test_without_a_daemon_machines_get_an_object(case: Case, dead_url: str) -> N
 
 @ALL
 def test_help_has_two_examples(case: Case) -> None:
-    verb = [word for word in case.arguments[:2] if "/" not in word and len(word) < 10]
+    verb = [word for word in case.arguments[:2] if "/" not in word and len(word) <= 10]
     groups = {"instance", "models", "keys", "api", "cluster", "service"}
     path = verb[:2] if verb[0] in groups else verb[:1]
     ran = skulk(*path, "--help")
