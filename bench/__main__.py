@@ -34,6 +34,7 @@ BENCHES: Final = (
     "idle",
     "session",
     "tui",
+    "tui_chat",
 )
 RESULTS: Final = ROOT / "bench" / "results"
 MARKS: Final = {"stretch": "green", "gate": "yellow", "missed": "red"}

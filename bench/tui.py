@@ -49,7 +49,7 @@ _ESCAPE: Final = b"\x1b"
 Row = dict[str, Any]
 
 
-def _process_cpu_s(pid: int) -> float:
+def process_cpu_s(pid: int) -> float:
     """Read a process's CPU time to the nanosecond, where the system has a clock for it."""
     if sys.platform == "linux":
         return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3) gives this number
@@ -57,7 +57,7 @@ def _process_cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def _tui(url: str, size: tuple[int, int] = USUAL) -> Generator[PtyProgram]:
+def tui_on_a_pty(url: str, size: tuple[int, int] = USUAL) -> Generator[PtyProgram]:
     """Run `skulk tui` on a terminal that answers what programs ask terminals."""
     with tempfile.TemporaryDirectory(prefix="skulk-bench-") as home:
         environ = {
@@ -146,7 +146,7 @@ def _attached(size: tuple[int, int], *, rate_hz: int = 2) -> Generator[tuple[Pty
     with ScriptedSession() as node:
         fill(node)
         feed = _Feed(node)
-        with _tui(node.url, size) as program:
+        with tui_on_a_pty(node.url, size) as program:
             program.read_until(b"node-10", within_s=30)
             program.send(f":rate {rate_hz}\r".encode())
             program.read_for(2.0)
@@ -176,11 +176,11 @@ def _key_to_effect_s(
 def _frame_cpu_s(program: PtyProgram) -> tuple[list[float], float]:
     """Give CPU seconds of each tenth of a second, and the share of a core over all of them."""
     frames: list[float] = []
-    began_s, first = time.perf_counter(), _process_cpu_s(program.pid)
+    began_s, first = time.perf_counter(), process_cpu_s(program.pid)
     before = first
     for _ in range(N_FRAMES):
         program.read_for(FRAME_S)
-        now = _process_cpu_s(program.pid)
+        now = process_cpu_s(program.pid)
         frames.append(now - before)
         before = now
     return frames, (before - first) / (time.perf_counter() - began_s)
@@ -264,9 +264,9 @@ def _under_load(
 
 def _at_rest() -> Result:
     with _attached(USUAL) as (program, _):
-        before_s = _process_cpu_s(program.pid)
+        before_s = process_cpu_s(program.pid)
         n_bytes = program.read_for(REST_S)
-        share = (_process_cpu_s(program.pid) - before_s) / REST_S
+        share = (process_cpu_s(program.pid) - before_s) / REST_S
     return Result(
         goal="TUI 2",
         metric="bytes to the terminal, live and nothing changing, 80x24",
@@ -281,9 +281,9 @@ def _at_rest() -> Result:
 def _changing() -> list[Result]:
     with _attached(USUAL) as (program, feed), feed.every(0.5, lambda: feed.change(5)):
         program.read_for(2.0)
-        before_s = _process_cpu_s(program.pid)
+        before_s = process_cpu_s(program.pid)
         n_bytes = program.read_for(REST_S)
-        share = (_process_cpu_s(program.pid) - before_s) / REST_S
+        share = (process_cpu_s(program.pid) - before_s) / REST_S
         slow = [_slow_line(program, bytes_s, gate_ms) for bytes_s, gate_ms in _SLOW_LINES]
     how = f"24 nodes, a fifth of them changing twice a second, {REST_S:g} s"
     return [
@@ -347,10 +347,10 @@ def _first_paint() -> Result:
     cpu_s: list[float] = []
     for _ in range(N_STARTS + 1):  # the first one writes the bytecode
         began_s = time.perf_counter()
-        with _tui("http://127.0.0.1:9") as program:
+        with tui_on_a_pty("http://127.0.0.1:9") as program:
             program.read_until(b"CONNECTING", within_s=30)
             took.append(time.perf_counter() - began_s)
-            cpu_s.append(_process_cpu_s(program.pid))
+            cpu_s.append(process_cpu_s(program.pid))
     seen = spread(took[1:])
     return Result(
         goal="TUI 17 paint",
