@@ -173,7 +173,8 @@ class ClusterGateway:
         now_s = asyncio.get_running_loop().time()
         for patience in left:
             del self._asking[patience]
-            patience.reschedule(now_s)
+            if not patience.expired():  # else it ends in this very turn by itself
+                patience.reschedule(now_s)
 
     async def _wait_change(self, within_s: float) -> None:
         with suppress(TimeoutError):

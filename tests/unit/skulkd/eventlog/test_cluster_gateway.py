@@ -184,6 +184,22 @@ def test_two_nodes_that_take_each_other_for_the_master_end_in_a_refusal() -> Non
     with_world(story)
 
 
+def test_patience_may_run_out_in_the_very_turn_in_which_the_master_changes() -> None:
+    async def story(world: LogWorld) -> None:
+        world.gateway_limits = GatewayLimits(master_wait_s=1.0)
+        await world.found(3)
+        second = world.node(2)
+        world.network.partition({a_node_id(1)}, {a_node_id(2), a_node_id(3)})
+        submitted = asyncio.ensure_future(second.submit(an_added_card(1)))
+        await asyncio.sleep(0.5)
+        (patience,) = second.gateway._asking  # pyright: ignore[reportPrivateUsage]
+        patience._on_timeout()  # type: ignore[attr-defined]  # its timer, in this turn
+        second.masters.change(None)
+        assert await code_of(submitted) == "cluster.no_master"
+
+    with_world(story)
+
+
 def test_a_gateway_that_is_closed_ends_what_waits_for_a_master() -> None:
     async def story(world: LogWorld) -> None:
         await world.found(2)
