@@ -8,7 +8,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
-from textual import on
 from textual.app import ComposeResult
 from textual.events import Key, Paste, Resize
 from textual.screen import Screen
@@ -34,7 +33,7 @@ from skulk_tui.status_row import StatusFlags, status_row, tab_row
 from skulk_tui.table_model import Ref
 from skulk_tui.view_state import Changes
 from skulk_tui.widgets.pane import Pane, TablePane
-from skulk_tui.widgets.rows import Notice, Prompt, Row
+from skulk_tui.widgets.rows import Notice, Prompt, PromptOutcome, Row
 
 _log = logging.getLogger(__name__)
 
@@ -212,7 +211,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         if not self.is_current:
             return  # typed before a dialog came, and not meant for what lies under it
         if self.prompt.display and event.key != "ctrl+q":
-            self.prompt.press(event)
+            await self._take_prompt(self.prompt.press(event))
             return
         action = self.seat.registry.for_key(event.key, self.situation)
         if action is not None:
@@ -220,11 +219,11 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         elif event.is_printable or event.key in {"enter", "delete"}:
             self._tell_no_key(event.key)
 
-    def on_paste(self, event: Paste) -> None:
+    async def on_paste(self, event: Paste) -> None:
         """Paste into the prompt; nothing else here takes text."""
         event.stop()
         if self.prompt.display:
-            self.prompt.paste(event.text)
+            await self._take_prompt(self.prompt.paste(event.text))
 
     def _tell_no_key(self, key: str) -> None:
         """Say why a key did nothing, where it would do something elsewhere or later."""
@@ -460,27 +459,20 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             table = pane
             self._moved(lambda _: table.model.set_filter(text))
 
-    @on(Prompt.Edited)
-    def _on_edited(self, message: Prompt.Edited) -> None:
-        if message.kind == "filter":
-            self._filter_pane(message.text)
+    async def _take_prompt(self, outcome: PromptOutcome | None) -> None:
+        kind, text = self.prompt.kind, self.prompt.text
+        if outcome in {"submitted", "dismissed"}:
+            self._close_prompt()
+        if outcome is not None and kind == "filter":
+            self._filter_pane("" if outcome == "dismissed" else text)
+        elif outcome == "submitted":
+            await self._run_command(text)
 
-    @on(Prompt.Dismissed)
-    def _on_dismissed(self, message: Prompt.Dismissed) -> None:
-        if message.kind == "filter":
-            self._filter_pane("")
-        self._close_prompt()
-
-    @on(Prompt.Submitted)
-    async def _on_submitted(self, message: Prompt.Submitted) -> None:
-        self._close_prompt()
-        if message.kind == "filter":
-            self._filter_pane(message.text)
-            return
-        if not message.text.strip():
+    async def _run_command(self, text: str) -> None:
+        if not text.strip():
             return
         try:
-            call = parse_command(message.text, self.seat.registry)
+            call = parse_command(text, self.seat.registry)
         except ClientError as wrong:
             self.seat.tell_error(wrong)
             return

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, final
 
 from textual.events import Key
-from textual.message import Message
 
 from skulk_tui.line_editor import LineEditor
 from skulk_tui.lines import EMPTY, Line, Span, spread, toned
@@ -58,6 +57,8 @@ class Notice(LineWidget):
 
 
 PromptKind = Literal["command", "filter"]
+PromptOutcome = Literal["submitted", "edited", "dismissed"]
+"""What a key did: Enter ends the line, Esc (or Backspace in an empty one) gives it up."""
 
 
 @final
@@ -65,35 +66,13 @@ class Prompt(LineWidget):
     """The `:` and `/` line.
 
     It never holds the focus: keys that come in one lump after `:` are on their way to a pane
-    already, and the screen hands them on in their order.
+    already, and the screen hands them on in their order. What a key did is told by value, not by a
+    message: that would come after the keys that were typed behind it.
 
     Args:
         preview: Says what Enter would do with a text, and whether that changes something.
         complete: Gives completions of the word before the cursor.
     """
-
-    class Submitted(Message):
-        """Enter was pressed."""
-
-        def __init__(self, kind: PromptKind, text: str) -> None:
-            super().__init__()
-            self.kind: PromptKind = kind
-            self.text = text
-
-    class Edited(Message):
-        """The text is another one."""
-
-        def __init__(self, kind: PromptKind, text: str) -> None:
-            super().__init__()
-            self.kind: PromptKind = kind
-            self.text = text
-
-    class Dismissed(Message):
-        """Esc was pressed, or Backspace in an empty line."""
-
-        def __init__(self, kind: PromptKind) -> None:
-            super().__init__()
-            self.kind: PromptKind = kind
 
     def __init__(
         self,
@@ -142,14 +121,15 @@ class Prompt(LineWidget):
             spread(left, toned(hint, "warn" if is_change else "dim") if hint else EMPTY, width),
         )
 
-    def press(self, event: Key) -> None:
-        """Edit; every printable key is text here."""
+    def press(self, event: Key) -> PromptOutcome | None:
+        """Edit; every printable key is text here. None where the text is as it was."""
         before = self._editor.text
         if event.key == "enter":
-            self._submit()
-        elif event.key == "escape" or (event.key == "backspace" and not before):
-            self.post_message(self.Dismissed(self.kind))
-        elif event.key == "tab":
+            self._remember()
+            return "submitted"
+        if event.key == "escape" or (event.key == "backspace" and not before):
+            return "dismissed"
+        if event.key == "tab":
             self._next_completion()
         elif event.is_printable and event.character:
             self._editor.insert(event.character)
@@ -157,25 +137,23 @@ class Prompt(LineWidget):
             self._editor.press(event.key)
         if event.key != "tab":
             self._completions, self._completion_index = (), -1
-        self._after_edit(before)
+        return self._after_edit(before)
 
-    def paste(self, text: str) -> None:
+    def paste(self, text: str) -> PromptOutcome | None:
         """Paste; the lines of what is pasted become one."""
         before = self._editor.text
         self._editor.insert(" ".join(text[:_PASTE_MAX_CHARS].split()))
-        self._after_edit(before)
+        return self._after_edit(before)
 
-    def _after_edit(self, before: str) -> None:
-        if self._editor.text != before:
-            self.post_message(self.Edited(self.kind, self._editor.text))
+    def _after_edit(self, before: str) -> PromptOutcome | None:
         self.redraw()
+        return "edited" if self._editor.text != before else None
 
-    def _submit(self) -> None:
+    def _remember(self) -> None:
         text = self._editor.text
         history = self._history[self.kind]
         if text and (not history or history[-1] != text):
             history.append(text)
-        self.post_message(self.Submitted(self.kind, text))
 
     def _next_completion(self) -> None:
         if self.kind != "command":

@@ -113,6 +113,19 @@ def test_no_color_means_no_colour_at_all(node: ScriptedSession, tmp_path: Path) 
         assert program.wait() == 0
 
 
+def test_lines_that_are_typed_ahead_are_run_one_after_the_other(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    with start(tmp_path, node.url) as program:
+        program.read_until(b"attic-mini", within_s=20)
+        program.send(b":rate 4\r:readonly on\r/den\r:rate 10\r")
+        program.read_until(b"new values are shown 10 times a second")
+        assert b"RO" in program.output
+        assert b"takes no" not in program.output
+        program.send(b"q")
+        assert program.wait() == 0
+
+
 def test_an_empty_no_color_is_as_unset(node: ScriptedSession, tmp_path: Path) -> None:
     """[10]"""
     with start(tmp_path, node.url, NO_COLOR="") as program:
