@@ -28,6 +28,7 @@ from skulk_tui.cli.service import add_service_verbs
 from skulk_tui.cli.session import Options, system_session
 from skulk_tui.cli.timeline import add_timeline
 from skulk_tui.cli.top import add_top
+from skulk_tui.cli.topics import add_help
 from skulk_tui.cli.tui import add_tui
 from skulk_tui.cli.verb import before_any_verb, tell
 from skulk_tui.cli.wait import add_wait
@@ -62,6 +63,7 @@ def build_app() -> typer.Typer:
     add_service_verbs(app)
     add_completion(app)
     add_program_verbs(app)
+    add_help(app)
     return app
 
 

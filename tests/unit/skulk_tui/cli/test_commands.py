@@ -131,6 +131,14 @@ CASES = [
         record=records.TopicRecord,
         asks_a_node=False,
     ),
+    Case(arguments=("help",), kind="topics", record=records.TopicRecord, asks_a_node=False),
+    Case(
+        arguments=("help", "output"),
+        kind="output",
+        record=records.TopicRecord,
+        asks_a_node=False,
+    ),
+    Case(arguments=("help", "man"), kind="man", record=records.TopicRecord, asks_a_node=False),
     Case(
         arguments=("help", "environment"),
         kind="environment",
