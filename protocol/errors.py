@@ -47,6 +47,7 @@ ErrorCode = Literal[
     "cluster.minority_term",
     "cluster.join_refused",
     "cluster.has_past",
+    "cluster.restart_pending",
     "cluster.token_invalid",
     "cluster.token_unknown",
     "cluster.token_expired",

@@ -127,10 +127,12 @@ class NodeClient:
         content = (body.model_dump_json(exclude_none=True) if body is not None else "{}").encode()
         return self._call("POST", path, kind, query=query, content=content)
 
-    def put(self, path: str, kind: type[AnswerT], body: FrozenModel) -> AnswerT:
+    def put(
+        self, path: str, kind: type[AnswerT], body: FrozenModel, *, query: Query | None = None
+    ) -> AnswerT:
         """Ask for something to be replaced."""
         content = body.model_dump_json(exclude_none=True).encode()
-        return self._call("PUT", path, kind, content=content)
+        return self._call("PUT", path, kind, query=query, content=content)
 
     def delete(self, path: str, kind: type[AnswerT], *, query: Query | None = None) -> AnswerT:
         """Ask for something to be taken away."""

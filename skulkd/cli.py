@@ -16,16 +16,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from protocol.envelope import DEFAULT_BASE_PORT
 from protocol.errors import ConfigError, SkulkError
 from skulkd.config import (
-    SETTINGS_FILE,
-    SETTINGS_FILE_MAX_BYTES,
     LoadedSettings,
-    Settings,
     default_home,
     load_settings,
 )
+from skulkd.runtime.settings_file import read_settings_file
 
 EX_CONFIG: Final = 78
 JOIN_FILE_MAX_BYTES: Final = 4096
@@ -164,56 +161,6 @@ def _bad_join_file(path: str, reason: str) -> ConfigError:
     )
 
 
-def check_addresses(settings: Settings) -> None:
-    """Refuse addresses that can mean nothing, before anything is started.
-
-    Raises:
-        ConfigError: `config.invalid`, naming the option and what it takes.
-    """
-    from skulkd.cluster.addresses import (
-        MachineAddresses,
-        advertised,
-        bindings,
-        parse_cluster,
-        parse_peer,
-    )
-
-    wanted = parse_cluster(settings.cluster_address)
-    if wanted.host is not None and settings.bind:
-        raise ConfigError(
-            "config.invalid",
-            f"--cluster {settings.cluster_address} names a host, and --bind names others",
-            remediation="Name the host in one of the two: --cluster BASE --bind NAME.",
-            details={"key": "bind"},
-        )
-    bindings(MachineAddresses(), settings.bind)
-    advertised((), wanted.base_port or DEFAULT_BASE_PORT, settings.advertise)
-    for text in settings.peers:
-        parse_peer(text)
-
-
-def _settings_text(home: Path) -> str | None:
-    path = home / SETTINGS_FILE
-    try:
-        with path.open("rb") as file:
-            data = file.read(SETTINGS_FILE_MAX_BYTES + 1)
-        if len(data) > SETTINGS_FILE_MAX_BYTES:
-            raise ConfigError(
-                "config.invalid",
-                f"{path} is longer than {SETTINGS_FILE_MAX_BYTES} bytes",
-                remediation="A settings file has a few lines; move this one away.",
-            )
-        return data.decode()
-    except (FileNotFoundError, NotADirectoryError):
-        return None  # a home that is no directory is refused as such when it is opened
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            "config.invalid",
-            f"{path} cannot be read: {error}",
-            remediation="Make it a readable text file, or move it away to run with the defaults.",
-        ) from error
-
-
 def _fail(error: SkulkError) -> NoReturn:
     print(f"error: {error.message} [{error.code}]", file=sys.stderr)  # ruff: ignore[print]  before there is a log
     if error.remediation:
@@ -248,8 +195,10 @@ def load(flags: dict[str, Any], environment: Mapping[str, str]) -> LoadedSetting
     token: str | None = flags.pop("join")
     discard: bool = flags.pop("discard")
     home = chosen_home.absolute() if chosen_home else default_home(environment)
+    from skulkd.cluster.settings_check import check_addresses
+
     loaded = load_settings(
-        home=home, file_text=_settings_text(home), environment=environment, flags=flags
+        home=home, file_text=read_settings_file(home), environment=environment, flags=flags
     )
     check_addresses(loaded.settings)
     return _with_invitation(loaded, token=token, discard=discard)

@@ -7,12 +7,13 @@ documented in docs/configuration.md (a test keeps the two in step).
 import difflib
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints, ValidationError
 
+from protocol.admin_api import SettingSource, SettingValue
 from protocol.base import FrozenModel
 from protocol.cards import BackendTag
 from protocol.envelope import DEFAULT_BASE_PORT
@@ -93,6 +94,13 @@ class LoadedSettings:
     """The invitation that this start was given; a secret."""
     discard: bool = False
     """Joining may give up what this node has decided so far. Only ever for this start."""
+    sources: Mapping[str, SettingSource] = field(default_factory=dict[str, SettingSource])
+    """Where each setting comes from that is no default."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    flags: Mapping[str, object] = field(default_factory=dict[str, object])
+    """What they were read from beside the file; both stay as they were when the process began."""
+    api_was_chosen: bool = False
+    """The setting `api` asked for any free port, and `settings` names the one that was found."""
 
 
 ORIGINAL_KEYS: Final[dict[str, str]] = {
@@ -143,7 +151,12 @@ def _nearest(key: str, known: list[str]) -> str:
     return f"Did you mean `{match[0]}`?" if match else f"Known keys: {', '.join(known)}."
 
 
-def _read_file(text: str, path: Path) -> dict[str, Any]:
+def read_document(text: str, path: Path) -> dict[str, Any]:
+    """Read a settings file as it is written, unchecked.
+
+    Raises:
+        ConfigError: `config.invalid`.
+    """
     import yaml  # costs 15 ms, and most nodes have no such file
 
     try:
@@ -185,6 +198,28 @@ def _check_keys(document: dict[str, Any], path: Path) -> tuple[dict[str, Any], l
     return kept, warnings
 
 
+def typed_value(key: str, value: SettingValue, path: Path) -> SettingValue | None:
+    """Read one setting as the file or a variable may have it, and give it as the file should.
+
+    Raises:
+        ConfigError: `config.unknown_key` or `config.invalid`.
+    """
+    _check_keys({key: value}, path)
+    if isinstance(value, str) and key in _LIST_KEYS:
+        value = tuple(part for part in value.split(",") if part)
+    if key in _TEXT_KEYS:
+        value = str(value)
+    needed = {"name": "node", "models_dir": "/"}
+    try:
+        settings = Settings.model_validate({**needed, key: value})
+    except ValidationError as error:
+        raise _invalid(error, {key: value}, {}, path) from error
+    read: SettingValue | None = settings.model_dump(mode="json")[key]
+    return read
+
+
+_TEXT_KEYS: Final = ("api", "cluster_address")
+"""YAML reads a bare port as a number."""
 _LIST_KEYS: Final = frozenset({"advertise", "allowed_hosts", "backends", "bind", "peers"})
 
 
@@ -236,14 +271,16 @@ def load_settings(
         "name": _host_name(),
         "models_dir": str(_data_home(environment) / "skulk-models"),
     }
-    from_file, warnings = _check_keys(_read_file(file_text, path), path) if file_text else ({}, [])
+    from_file, warnings = (
+        _check_keys(read_document(file_text, path), path) if file_text else ({}, [])
+    )
     from_environment, more_warnings = _from_environment(environment)
     given = {key: value for key, value in flags.items() if value is not None}
     for source in (from_file, from_environment, given):
         merged.update(source)
-    for key in ("api", "cluster_address"):
+    for key in _TEXT_KEYS:
         if merged.get(key) is not None:
-            merged[key] = str(merged[key])  # YAML reads a bare port as a number
+            merged[key] = str(merged[key])
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
@@ -252,7 +289,42 @@ def load_settings(
         update={"models_dir": settings.models_dir.expanduser().absolute()}
     )
     _check_port(settings)
-    return LoadedSettings(settings=settings, home=home, warnings=(*warnings, *more_warnings))
+    layers: tuple[tuple[SettingSource, Mapping[str, object]], ...] = (
+        ("file", from_file),
+        ("environment", from_environment),
+        ("flag", given),
+    )
+    return LoadedSettings(
+        settings=settings,
+        home=home,
+        warnings=(*warnings, *more_warnings),
+        sources={key: source for source, layer in layers for key in layer},
+        environment=dict(environment),
+        flags=given,
+    )
+
+
+def reloaded(loaded: LoadedSettings, file_text: str | None) -> LoadedSettings:
+    """Read the settings again with another file, and the environment and flags of the start.
+
+    Raises:
+        ConfigError: `config.unknown_key` or `config.invalid`.
+    """
+    return load_settings(
+        home=loaded.home, file_text=file_text, environment=loaded.environment, flags=loaded.flags
+    )
+
+
+def with_found_port(loaded: LoadedSettings, port: int) -> LoadedSettings:
+    """Keep a port that was asked for as any: clients know it by now."""
+    host, asked = loaded.settings.api_address()
+    if asked != 0 or port == 0:
+        return loaded
+    shown = host if host is None or ":" not in host else f"[{host}]"
+    settings = loaded.settings.model_copy(
+        update={"api": str(port) if shown is None else f"{shown}:{port}"}
+    )
+    return replace(loaded, settings=settings, api_was_chosen=True)
 
 
 def _check_port(settings: Settings) -> None:

@@ -19,9 +19,9 @@ from functools import partial
 from typing import Final, final
 
 from protocol.errors import ConfigError, SkulkError
-from skulkd.cluster.addresses import join_address
 from skulkd.cluster.curve_keys import make_key_pair
-from skulkd.config import LoadedSettings
+from skulkd.cluster.settings_check import check_addresses
+from skulkd.config import LoadedSettings, reloaded, with_found_port
 from skulkd.node import Node
 from skulkd.runtime import identity
 from skulkd.runtime.disk import RealDisk
@@ -29,6 +29,7 @@ from skulkd.runtime.garbage import look_seldom
 from skulkd.runtime.home import Home, open_home, read_mounts
 from skulkd.runtime.logs import Logs
 from skulkd.runtime.service_manager import ServiceManager, manager_of
+from skulkd.runtime.settings_file import read_settings_file
 from skulkd.runtime.tasks import dump_story, run_blocking
 
 _log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ async def _run(loaded: LoadedSettings, home: Home, who: identity.Identity) -> in
             exit_code = await node.run(on_ready=partial(_tell_ready, manager, node))
             if exit_code != 0 or not node.wants_restart or signals.is_stopping:
                 return exit_code
-            loaded = _for_the_next_life(loaded, node.api_port)
+            loaded = await run_blocking(_for_the_next_life, loaded, node.api_port)
             who = await run_blocking(_load_identity, home)
     finally:
         manager.stopping()
@@ -107,13 +108,19 @@ def _tell_ready(manager: ServiceManager, node: Node) -> None:
 
 
 def _for_the_next_life(loaded: LoadedSettings, api_port: int) -> LoadedSettings:
-    """Keep the port that clients know; the invitation has served."""
-    host, port = loaded.settings.api_address()
-    settings = loaded.settings
-    if port == 0 and api_port:
-        address = str(api_port) if host is None else join_address(host, api_port)
-        settings = settings.model_copy(update={"api": address})
-    return replace(loaded, settings=settings, join_token=None, discard=False)
+    """Read the settings anew, and keep the port that clients know; the invitation has served."""
+    try:
+        fresh = reloaded(loaded, read_settings_file(loaded.home))
+        check_addresses(fresh.settings)
+    except ConfigError as error:
+        # Better the node of before than none: whoever asked for the restart may be far away.
+        _log.error(
+            "the settings stay as they were: %s", error.message,
+            extra={"code": error.code, "remedy": error.remediation},
+        )  # fmt: skip
+        fresh = loaded
+    logging.getLogger().setLevel(_LEVELS[fresh.settings.log_level])
+    return replace(with_found_port(fresh, api_port), join_token=None, discard=False)
 
 
 def _load_identity(home: Home) -> identity.Identity:

@@ -13,6 +13,7 @@ from protocol.ids import NodeId
 from protocol.readings import NoDownloads
 from skulkd.api.cards_elsewhere import CardsElsewhere
 from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.node_admin import LocalAdmin
 from skulkd.api.node_cluster import ClusterRoomsAccess, NodeCluster
 from skulkd.api.node_health import DerivedHealth
 from skulkd.api.node_joining import JoiningAccess, NodeJoining
@@ -311,6 +312,7 @@ class NodeParts:
             listeners=listeners,
             cluster=NodeCluster(self._cluster_access(), joining),
             logs=NodeLogFiles(node_id=node_id, name=self.settings.name, directory=self.home.logs),
+            admin=LocalAdmin(self.loaded, disk=self.disk, tasks=self.tasks, restart=self.restart),
             peers=PeerApiClient(rooms.calls),
             random=self.rng,
             allowed_hosts=self.settings.allowed_hosts,

@@ -15,6 +15,7 @@ from skulkd.api.ports import (
     Inference,
     Listeners,
     Models,
+    NodeAdmin,
     NodeLogs,
     PeerApi,
     Placements,
@@ -59,6 +60,7 @@ class ApiDependencies:
     listeners: Listeners
     cluster: ClusterControl
     logs: NodeLogs
+    admin: NodeAdmin
     peers: PeerApi
     cancels: Cancels
     random: random.Random

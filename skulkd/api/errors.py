@@ -44,6 +44,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "cluster.minority_term": 409,
     "cluster.join_refused": 409,
     "cluster.has_past": 409,
+    "cluster.restart_pending": 409,
     "cluster.token_invalid": 400,
     "cluster.token_unknown": 404,
     "cluster.token_expired": 410,

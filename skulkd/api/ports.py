@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from protocol.admin_api import NodeConfig, SettingValue
 from protocol.cards import ModelCard
 from protocol.cluster_api import (
     ClusterDocument,
@@ -247,6 +248,37 @@ class NodeLogs(Protocol):
         Raises:
             RequestError: `request.not_found`, the instance has no log here; `request.invalid`,
                 `after` is no position of this log.
+        """
+        ...
+
+
+class NodeAdmin(Protocol):
+    """Running this node, as an operator does."""
+
+    async def config(self) -> NodeConfig:
+        """Show its settings.
+
+        Raises:
+            ConfigError: `config.invalid`; its settings file cannot be read.
+        """
+        ...
+
+    async def configure(
+        self, changes: Mapping[str, SettingValue | None], *, dry_run: bool
+    ) -> NodeConfig:
+        """Change its settings file, once that has been checked as at a start.
+
+        Raises:
+            ConfigError: `config.unknown_key`, `config.invalid`, `config.home_unusable`; nothing has
+                changed then.
+        """
+        ...
+
+    def restart(self) -> None:
+        """Begin anew, after the answer has had a moment to leave.
+
+        Raises:
+            ClusterError: `cluster.restart_pending`.
         """
         ...
 

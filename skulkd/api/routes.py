@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from protocol.errors import RequestError
+from skulkd.api.admin import AdminRoutes
 from skulkd.api.auth import RouteScope
 from skulkd.api.cluster import ClusterRoutes
 from skulkd.api.control import InstanceRoutes
@@ -58,6 +59,7 @@ class Services:
     cluster: ClusterRoutes
     logs: LogRoutes
     ops: OpsRoutes
+    admin: AdminRoutes
     sessions: SessionRoutes
 
     @classmethod
@@ -71,6 +73,7 @@ class Services:
             cluster=ClusterRoutes(deps, others),
             logs=LogRoutes(deps, others),
             ops=OpsRoutes(deps),
+            admin=AdminRoutes(deps),
             sessions=SessionRoutes(deps),
         )
 
@@ -258,6 +261,9 @@ def _node_routes(services: Services) -> tuple[RouteSpec, ...]:
             _get("/version", "open", ops.version),
             _get("/node_id", "open", ops.node_id),
             _get("/node/identity", "read", ops.identity),
+            _get("/config", "read", services.admin.config),
+            _put("/config", "admin", services.admin.configure),
+            _post("/admin/restart", "admin", services.admin.restart),
             _post("/v1/api/open", "admin", ops.open_api),
             _post("/v1/api/close", "admin", ops.close_api),
         ),

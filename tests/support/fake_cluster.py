@@ -1,7 +1,9 @@
 """The cluster around a node, as the API sees it: set by a test, remembering what was asked."""
 
+from collections.abc import Mapping
 from typing import Final, final
 
+from protocol.admin_api import NodeConfig, SettingValue, SettingView
 from protocol.cluster_api import (
     ClusterDocument,
     Invitation,
@@ -14,7 +16,7 @@ from protocol.cluster_api import (
     MemberView,
     QuorumView,
 )
-from protocol.errors import SkulkError
+from protocol.errors import ClusterError, SkulkError
 from protocol.ids import ClusterId, InstanceId, NodeId, TokenId
 from protocol.peer_messages import ApiAnswer, CallApi, TermPair
 from skulkd.api.cluster_look import ClusterLook, MemberLook
@@ -135,6 +137,45 @@ class FakeCluster:
     def _refuse(self) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+
+@final
+class FakeAdmin:
+    """Settings that are only kept in memory, and a restart that is only noted."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, SettingValue | None] = {"name": "alpha"}
+        self.n_restarts = 0
+        self.n_tries = 0
+        self.refusal: SkulkError | None = None
+
+    async def config(self) -> NodeConfig:
+        return self._shown(self.settings)
+
+    async def configure(
+        self, changes: Mapping[str, SettingValue | None], *, dry_run: bool
+    ) -> NodeConfig:
+        if self.refusal is not None:
+            raise self.refusal
+        after = {**self.settings, **changes}
+        if dry_run:
+            self.n_tries += 1
+        else:
+            self.settings = after
+        return self._shown(after)
+
+    def restart(self) -> None:
+        if self.n_restarts:
+            raise ClusterError("cluster.restart_pending", "this node is restarting already")
+        self.n_restarts += 1
+
+    def _shown(self, settings: Mapping[str, SettingValue | None]) -> NodeConfig:
+        return NodeConfig(
+            path="/home/op/skulk.yaml",
+            effective={"name": SettingView(value="alpha", source="file")},
+            file=dict(settings),
+            pending=tuple(key for key in settings if key != "name"),
+        )
 
 
 @final

@@ -55,7 +55,7 @@ from skulkd.api.sse import StreamLimits
 from skulkd.api.streams import KeepLimits
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.tasks import Tasks
-from tests.support.fake_cluster import FakeCluster, FakeLogs, FakePeers
+from tests.support.fake_cluster import FakeAdmin, FakeCluster, FakeLogs, FakePeers
 
 NODE: Final = NodeId("naaaaaaaaaaaaaaaa")
 CLUSTER: Final = ClusterId("kaaaaaaaaaaaaaaaa")
@@ -465,6 +465,7 @@ class FakeDaemon:
         self.listeners = FakeListeners()
         self.cluster = FakeCluster(self.state)
         self.logs = FakeLogs()
+        self.admin = FakeAdmin()
         self.peers = FakePeers()
         self.allowed_hosts: tuple[str, ...] = ()
         self.max_concurrent_requests = 64
@@ -490,6 +491,7 @@ class FakeDaemon:
             listeners=self.listeners,
             cluster=self.cluster,
             logs=self.logs,
+            admin=self.admin,
             peers=self.peers,
             random=random.Random(7),  # ruff: ignore[suspicious-non-cryptographic-random-usage] - seeded
             allowed_hosts=self.allowed_hosts,

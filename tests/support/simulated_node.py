@@ -56,7 +56,7 @@ from skulkd.worker.probes import ProbeSettings
 from skulkd.worker.readings import JournalStatus
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
 from tests.support.builders import an_engine, some_facts
-from tests.support.fake_cluster import FakeLogs
+from tests.support.fake_cluster import FakeAdmin, FakeLogs
 from tests.support.fake_ports import FakeHealth, FakeListeners
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.simulated_launcher import SimulatedLauncher
@@ -476,6 +476,7 @@ class SimulatedNode:
             listeners=FakeListeners(),
             cluster=NodeCluster(self._cluster_access(), self._make_joining()),
             logs=FakeLogs(),
+            admin=FakeAdmin(),
             peers=PeerApiClient(self.rooms.calls),
             cancels=self.data.cancels,
             random=world.chance,

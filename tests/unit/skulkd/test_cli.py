@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ConfigError
-from skulkd.cli import check_addresses, load, make_parser
+from skulkd.cli import load, make_parser
+from skulkd.cluster.settings_check import check_addresses
 from skulkd.config import LoadedSettings, Settings
 
 
