@@ -15,6 +15,7 @@ from skulk_tui.screens.roots import DETAILS, ROOT_VIEWS
 from skulk_tui.screens.seat_screen import SeatScreen
 from skulk_tui.screens.view import View
 from skulk_tui.table_model import Ref
+from skulk_tui.view_state import LINES_KEPT
 from tests.support.den_cluster import den_head, fill
 from tests.support.scripted_session import ScriptedSession
 from tests.support.seat import SeatUnderTest, a_seat
@@ -206,5 +207,34 @@ def test_many_sizes_settle_on_the_last(node: ScriptedSession, tmp_path: Path) ->
                 await seat.pilot.resize_terminal(width, height)
             await seat.pilot.resize_terminal(80, 24)
             assert (await seat.settled())[1:] == before[1:]
+
+    asyncio.run(story())
+
+
+def test_a_flood_of_log_lines_is_kept_within_its_bound_and_what_is_dropped_is_counted(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=(100, 40)) as seat:
+            await seat.until_shows("LIVE", "attic-mini")
+            await seat.press("l")
+            await seat.until(lambda: node.subscribed("logs"))
+            view = seat.app.seat.view
+            n_sent = 0
+            for _ in range(30):
+                items = [
+                    {"at": "2026-01-01T00:00:00Z", "level": "info", "message": f"line {n_sent + n}"}
+                    for n in range(1000)
+                ]
+                n_sent += len(items)
+                node.lines("logs", items)
+                await seat.pilot.pause(0.02)
+            await seat.until_shows(f"line {n_sent - 1}")
+            (buffer,) = [found for found in view._lines.values() if found.n_seen >= n_sent]  # pyright: ignore[reportPrivateUsage]
+            assert len(buffer.items) == LINES_KEPT
+            assert buffer.n_forgotten == buffer.n_seen - LINES_KEPT
+            assert f"{buffer.n_forgotten} dropped" in seat.text
+            await seat.press("l", "up", "up", "up")
+            await seat.until_shows("3 new below")
 
     asyncio.run(story())
