@@ -83,9 +83,10 @@ ACTIONS: Final = (
     Action(id="placement.copy_line", title="copy command", effect="Copy the `skulk place` line.",
            topic="placement", keys=("Y",), views=("models",), condition=_is_plannable, weight=71),
     Action(id="placement.open", title="open", effect="Open what the cursor is on.",
-           topic="placement", keys=("o",), views=("models", "model"), condition=_is_openable,
-           weight=45),
+           topic="placement", keys=("o",), views=("models", "model", "instance"),
+           condition=_is_openable, weight=45),
     Action(id="placement.open_run", title="open", effect="Open the instance.", topic="placement",
-           keys=("enter",), views=("models.runs", "model"), condition=_is_openable,
+           keys=("enter",), views=("models.runs", "model", "instance"),
+           condition=_is_openable,
            cli="skulk instance show {selection}", weight=90),
 )  # fmt: skip

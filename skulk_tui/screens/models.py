@@ -143,6 +143,7 @@ class ModelsView(View):
         """Let ages grow; ask again for what nothing tells of."""
         if self._asked_disks_at is None or (self.seat.now() - self._asked_disks_at >= LOOK_AGAIN_S):
             self._ask_disks()
+        self._follow_cursor()  # a filter moves it too
         self.maker.remake_if_old()
         self._judge_all()
         self.plans.note = self._plan_note()
@@ -304,7 +305,7 @@ class ModelsView(View):
     def _ask_disks(self) -> None:
         if self.seat.link.view.may_change:
             self._asked_disks_at = self.seat.now()
-            self.run_worker(self._take_disks(), group="disks", exclusive=True, exit_on_error=False)
+            self.run_worker(self._take_disks, group="disks", exclusive=True, exit_on_error=False)
 
     async def _take_disks(self) -> None:
         try:
@@ -321,7 +322,7 @@ class ModelsView(View):
         is_asked = any(term.facet == "fits" for term in self.models.model.filter.terms)
         if is_asked and not self._is_judging and self.seat.link.view.may_change:
             self._is_judging = True
-            self.run_worker(self._judge(), group="fits", exclusive=True, exit_on_error=False)
+            self.run_worker(self._judge, group="fits", exclusive=True, exit_on_error=False)
 
     async def _judge(self) -> None:
         try:
@@ -423,6 +424,7 @@ class ModelsView(View):
                 raise refused(made.document)
             self._confirm(made.wish, made.best)
             return
+        self._follow_cursor()
         made = self.maker.current
         if made is None:
             raise self.maker.problem or _not_yet()

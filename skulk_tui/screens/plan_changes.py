@@ -19,7 +19,7 @@ from skulk_tui.seat import Seat
 from skulk_tui.view_state import ViewState
 from skulk_tui.wish import Wish, same_again
 
-_PLAIN_NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+_PLAIN_NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 
 OnChanged = Callable[[], None]
 """Called when the node says that a plan no longer holds."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, final
 
 from textual.timer import Timer
@@ -103,7 +104,9 @@ class PlanMaker:
     def _start(self) -> None:
         self._timer = None
         if self.wish is not None and self._seat.link.view.may_change:
-            self._worker = self._owner.run_worker(self._make(self.wish), exit_on_error=False)
+            self._worker = self._owner.run_worker(
+                partial(self._make, self.wish), exit_on_error=False
+            )
         self._on_news()
 
     async def _make(self, wish: Wish) -> None:

@@ -7,6 +7,8 @@ from skulk_tui.screens.chat import ChatView
 from skulk_tui.screens.cluster import ClusterView
 from skulk_tui.screens.command_detail import CommandDetail
 from skulk_tui.screens.diag import DiagView
+from skulk_tui.screens.instance_detail import InstanceDetail
+from skulk_tui.screens.model_detail import ModelDetail
 from skulk_tui.screens.models import ModelsView
 from skulk_tui.screens.node_detail import NodeDetail
 from skulk_tui.screens.store import StoreView
@@ -19,4 +21,9 @@ ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {
     "store": StoreView,
     "diag": DiagView,
 }
-DETAILS: Final[Mapping[str, DetailFactory]] = {"node": NodeDetail, "command": CommandDetail}
+DETAILS: Final[Mapping[str, DetailFactory]] = {
+    "node": NodeDetail,
+    "model": ModelDetail,
+    "instance": InstanceDetail,
+    "command": CommandDetail,
+}

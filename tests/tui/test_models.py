@@ -6,8 +6,10 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
+from rich.cells import cell_len
 
-from protocol.control_api import CommandAccepted, InstanceView, PreviewsDocument
+from protocol.cards import card_digest
+from protocol.control_api import CardDocument, CommandAccepted, InstanceView, PreviewsDocument
 from protocol.errors import ErrorBody
 from protocol.instances import Phase
 from protocol.placements import (
@@ -18,28 +20,31 @@ from protocol.placements import (
     ShardAssignment,
     SmallestChange,
 )
-from protocol.session import Cancel, row_key
+from protocol.session import Cancel, SessionRequest, row_key
 from tests.support.builders import (
     GIB,
     MIB,
+    a_card,
     a_command_id,
     a_digest,
     a_node_id,
     an_instance_id,
 )
 from tests.support.den_cluster import (
+    LLAMA,
     QWEN,
     SMALL,
     den_failure,
     den_instance,
     den_member,
+    den_models,
     den_node,
     fill,
 )
 from tests.support.frames import check_frame
 from tests.support.scripted_session import ScriptedSession
 from tests.support.seat import SeatUnderTest, a_seat
-from tests.support.session_answers import Scripted, refusal
+from tests.support.session_answers import Scripted, plain, refusal
 
 _SIZES = ((60, 16), (80, 24), (160, 50))
 _PREVIEWS = "/instance/previews"
@@ -376,5 +381,264 @@ def test_a_failed_instance_says_why_and_is_tried_again(
             await seat.until_shows("Try HuggingFaceTB", "skulk retry")
             await seat.press("r")
             await seat.until(lambda: node.asked("POST", path))
+
+    asyncio.run(story())
+
+
+def test_a_command_asks_from_every_screen_and_names_what_is_wrong(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=(160, 50)) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("colon")
+            await seat.type(f"plan {SMALL} on den-01,den-02 not rack-a6k shape one ctx 4096")
+            await seat.press("enter")
+            await seat.until_shows("[2 Models]", "> SmolLM2", "[x] den-02", "[-] rack-a6k", "fits")
+            await seat.until_shows(
+                "--nodes den-01,den-02 --exclude rack-a6k --shape single --context 4096"
+            )
+            for words, problem in (
+                (f"plan {SMALL} on nobody", "there is no node 'nobody'"),
+                ("plan of/mine", "there is no model 'of/mine'"),
+                (f"plan {SMALL} ctx 10", "from 256 to 16777216"),
+                (f"plan {SMALL} backend tpu", "'tpu' is no backend"),
+            ):
+                await seat.press("colon")
+                await seat.type(words)
+                await seat.press("enter")
+                await seat.until_shows(problem)
+
+    asyncio.run(story())
+
+
+def test_place_as_a_command_waits_for_the_plan_and_asks(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("colon")
+            await seat.type(f"place {SMALL} slots 4")
+            await seat.press("enter")
+            await seat.until_shows("Place HuggingFaceTB", "--slots 4")
+            await seat.press("escape")
+            node.answer("GET", _PREVIEWS, _previews([], _no_fit()))
+            await seat.press("colon")
+            await seat.type(f"place {SMALL} slots 5")
+            await seat.press("enter")
+            await seat.until_shows("error: rack-a6k: 0.99 GiB")
+            assert node.asked("POST", _PLACE) == []
+
+    asyncio.run(story())
+
+
+def test_the_cursor_and_a_dialog_hold_their_objects_while_rows_move(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "> A one node  den-02")
+            newcomer = den_models()[0].model_copy(update={"id": "aaa/first", "name": "first"})
+            node.rows("models", {row_key("model", "aaa/first"): newcomer})
+            await seat.until_shows("Models 4", "> SmolLM2")
+            await seat.press("tab", "down")
+            await seat.until_shows("> B one node  den-01")
+            node.answer("GET", _PREVIEWS, _previews([_plan(1, free_gib=13.0), _plan(2)]))
+            node.rows("cluster", {row_key("node", a_node_id(3)): None})
+            await seat.until_shows("> A one node  den-01", "  B one node  den-02")
+            await seat.press("enter")
+            await seat.until_shows("Place HuggingFaceTB", "den-01")
+            node.rows("models", {row_key("model", SMALL): None})
+            node.answer("GET", _PREVIEWS, _previews([_plan(2)]))
+            await seat.until_shows("Models 3")
+            await seat.press("p")
+            await seat.until(lambda: node.asked("POST", _PLACE))
+            sent = node.asked("POST", _PLACE)[0].body
+            assert (sent["model_id"], sent["plan_id"]) == (SMALL, _plan(1).plan_id)
+
+    asyncio.run(story())
+
+
+def test_a_read_key_plans_and_is_offered_nothing_that_changes(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        node.scope = "read"
+        node.rows("placements", {row_key("instance", an_instance_id(7)): _small("ready")})
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat, "fits", "RO")
+            for key, title in (("enter", "place"), ("x", "stop")):
+                await seat.press(key)
+                await seat.until_shows(f"{title}: the key may not")
+            await seat.press("question_mark")
+            await seat.until_shows("Help")
+            assert "Stop an instance" not in seat.text
+            assert "placing the plan" not in seat.text
+            await seat.press("escape", "colon")
+            await seat.type(f"place {SMALL}")
+            await seat.press("enter")
+            await seat.until_shows("place: the key may not")
+            assert [one for one in node.requests if one.method != "GET"] == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["[red]x[/red]", "\x1b[31mred\x07", "日本語の名前", "\u202egnp.exe", "n" * 300, "a; rm -rf /"],
+)
+def test_hostile_node_names_are_shown_literally_aligned_and_in_no_command(
+    node: ScriptedSession, tmp_path: Path, name: str
+) -> None:
+    async def story() -> None:
+        hostile = den_node(2, member=den_member(2, name=name))
+        node.rows("cluster", {row_key("node", a_node_id(2)): hostile})
+        async with a_seat(node.url, tmp_path, size=(160, 50)) as seat:
+            await _go(seat, "fits")
+            columns = {
+                cell_len(row[: row.index(memory)])
+                for row in seat.frame
+                for memory in ("20/64G", "13/64G")
+                if memory in row
+            }
+            assert len(columns) == 1
+            assert "\x1b" not in seat.text
+            assert "\u202e" not in seat.text
+            await seat.press("colon")
+            await seat.type(f"plan {SMALL} on {a_node_id(2)}")
+            await seat.press("enter")
+            await seat.until_shows(f"--nodes {a_node_id(2)}")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_without_models_the_screen_says_how_to_get_one(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def story(node: ScriptedSession) -> None:
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("2")
+            await seat.until_shows("no model has a card here", "choose a model")
+            check_frame(f"models-empty-{size[0]}x{size[1]}", await seat.settled())
+
+    with ScriptedSession() as node:
+        fill(node)
+        node.snapshot("models", {})
+        asyncio.run(story(node))
+
+
+def test_facets_choose_models_by_size_family_node_and_fit(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    def previews(request: SessionRequest) -> Scripted:
+        is_small = "SmolLM2" in request.query
+        answer = _usual() if is_small else _previews([], _no_fit())
+        return Scripted(body=plain(answer))
+
+    async def story() -> None:
+        node.answer("GET", _PREVIEWS, previews)
+        async with a_seat(node.url, tmp_path, size=(160, 50)) as seat:
+            await _go(seat, "fits")
+            for words, n_left in (
+                ("size:<20G", 2),
+                ("family:qwen", 1),
+                ("on:rack-a6k", 1),
+                ("backend:llama state:ready", 2),
+                ("fits:yes", 1),
+                ("fits:no", 2),
+            ):
+                await seat.press("slash")
+                await seat.type(words)
+                await seat.press("enter")
+                await seat.until_shows(f"({n_left} of 3)")
+                await seat.press("escape")
+
+    asyncio.run(story())
+
+
+def test_the_dry_run_shows_every_candidate_and_the_command_is_copied(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=(160, 50)) as seat:
+            await _go(seat, "fits")
+            await seat.press("d")
+            await seat.until_shows(
+                "Dry run", "A one node on den-02", "C one node on attic-mini", "placement.no_fit"
+            )
+            await seat.press("escape", "Y")
+            await seat.until_shows("wrote")
+            copied = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+            assert any(f"skulk place {SMALL} --plan" in text for text in copied)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_an_instance_shows_shards_figures_failures_and_its_engines_log(
+    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("colon")
+            await seat.type(f"instance {an_instance_id(1)}")
+            await seat.press("enter")
+            await seat.until_shows("Shards 3", "no attempt has failed")
+            await seat.until(
+                lambda: [one.instance_id for one in node.subscribed("logs")] == [an_instance_id(1)]
+            )
+            check_frame(f"instance-{size[0]}x{size[1]}", await seat.settled())
+            await seat.press("x")
+            await seat.until_shows("3 requests are running")
+            await seat.press("escape", "down", "enter")
+            await seat.until_shows("- den-02 -", "- Runs 1")
+
+    asyncio.run(story())
+
+
+def test_an_instance_that_failed_tells_its_log_and_stays_readable_when_it_is_gone(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        key, failure = row_key("instance", an_instance_id(7)), den_failure(7)
+        node.rows("placements", {key: _small("failed", failure=failure)})
+        node.rows("placements", {row_key("failure", an_instance_id(7)): failure})
+        async with a_seat(node.url, tmp_path, size=(160, 50)) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("colon")
+            await seat.type(f"instance {an_instance_id(7)}")
+            await seat.press("enter")
+            await seat.until_shows("SIGKILL", "| loading tensors", "| killed", "--context 4096")
+            node.rows("placements", {key: None})
+            await seat.until_shows("placed no more", "SIGKILL")
+            await seat.press("x")
+            await seat.until_shows("error: this instance is placed no more")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_model_shows_what_runs_its_card_and_its_failures(
+    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    async def story() -> None:
+        path = f"/models/cards/{LLAMA.replace('/', '%2F')}"
+        card = a_card(model_id=LLAMA)
+        node.answer("GET", path, CardDocument(card=card, digest=card_digest(card)))
+        async with a_seat(node.url, tmp_path, size=size) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("2", "home", "o")
+            await seat.until_shows(
+                "- Runs", "1 placed", "16,384 served now" if size[1] > 16 else "43.0"
+            )
+            await seat.until(lambda: node.asked("GET", path))
+            await seat.pilot.pause(0.2)
+            check_frame(f"model-{size[0]}x{size[1]}", await seat.settled())
+            await seat.press("enter")
+            await seat.until_shows("Shards 3")
 
     asyncio.run(story())

@@ -1,0 +1,152 @@
+"""What an instance's detail shows: its shards, its figures, and why it failed. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from protocol.control_api import InstanceView, ProgressView, RunnerView
+from protocol.instances import InstanceFailure, Phase
+from protocol.placements import Plan, ShardAssignment
+from skulk_tui.formatting import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+    rfc3339,
+)
+from skulk_tui.lines import Line, Span, line, span, toned
+from skulk_tui.screens.plan_phases import failure_lines, phase_word, tone_of
+from skulk_tui.screens.plan_rows import SHAPE_WORDS
+from skulk_tui.table_model import Column, Ref, TableRow
+from skulk_tui.view_state import ViewState
+
+SHARD_COLUMNS: Final = (
+    Column(key="node", title="NODE", width=11, grow=1),
+    Column(key="layers", title="LAYERS", width=7),
+    Column(key="memory", title="PLANNED", width=8, align="right"),
+    Column(key="phase", title="PHASE", width=8),
+    Column(key="done", title="DONE", width=5, align="right"),
+    Column(key="rate", title="RATE", width=10, align="right", drop=1),
+    Column(key="eta", title="ETA", width=8, align="right", drop=2),
+    Column(key="pid", title="PID", width=7, align="right", drop=3),
+    Column(key="measured", title="MEASURED", width=8, align="right", drop=4),
+)
+_MOST_LOG: Final = 20
+"""Lines of an engine's log that a failure keeps."""
+
+
+def instance_of(view: ViewState, instance_id: str) -> InstanceView | None:
+    """Give an instance as it is now; None once it is placed no more."""
+    return next((one for one in view.instances if one.instance_id == instance_id), None)
+
+
+def failure_of(view: ViewState, instance_id: str) -> InstanceFailure | None:
+    """Give how an instance failed last; also where it is placed no more."""
+    return next((one for one in view.failures if one.instance_id == instance_id), None)
+
+
+# ---- Shards ------------------------------------------------------------------------------------
+
+
+def shard_rows(item: InstanceView, view: ViewState) -> Sequence[TableRow]:
+    """Give a row for each rank, in the order that a token goes through them."""
+    runners = {one.rank: one for one in item.runners}
+    progress = {one.rank: one for one in item.progress}
+    return [
+        _shard_row(
+            item, shard, view, runner=runners.get(shard.rank), progress=progress.get(shard.rank)
+        )
+        for shard in sorted(item.plan.shards, key=lambda one: one.rank)
+    ]
+
+
+def _shard_row(
+    item: InstanceView,
+    shard: ShardAssignment,
+    view: ViewState,
+    *,
+    runner: RunnerView | None,
+    progress: ProgressView | None,
+) -> TableRow:
+    name = view.name_of(shard.node_id)
+    phase: Phase = progress.phase if progress else runner.phase if runner else "pending"
+    is_away = shard.node_id in item.unreachable_nodes
+    done, total = (progress.done_bytes, progress.total_bytes) if progress else (None, None)
+    return TableRow(
+        ref=Ref(kind="shard", id=f"{shard.rank} {shard.node_id}", name=name),
+        cells={
+            "node": line(span(name, "strong")),
+            "layers": line(f"{shard.layer_start}-{shard.layer_end - 1}"),
+            "memory": line(format_bytes(shard.memory.needed_bytes)),
+            "phase": toned("away!", "bad") if is_away else toned(phase, tone_of(phase)),
+            "done": line(format_percent(done, total).replace(" ", "")),
+            "rate": line(format_rate(progress.rate_bytes_s if progress else None)),
+            "eta": line(format_duration(progress.eta_s if progress else None)),
+            "pid": line(str(runner.pid) if runner and runner.pid else UNKNOWN),
+            "measured": toned(UNKNOWN, "dim"),  # no node measures a shard's memory
+        },
+        sort={"memory": shard.memory.needed_bytes},
+        full=f"{name}  rank {shard.rank}  {phase}  {progress.note if progress else ''}",
+    )
+
+
+# ---- Figures -----------------------------------------------------------------------------------
+
+
+def instance_lines(item: InstanceView, view: ViewState) -> Sequence[Line]:
+    """Say what the instance is, how it was placed, and what it does now."""
+    plan = item.plan
+    away = ", ".join(view.name_of(node) for node in item.unreachable_nodes)
+    rows: list[tuple[str, Line]] = [
+        ("instance", line(span(item.instance_id))),
+        ("phase", line(Span(phase_word(item.phase), tone_of(item.phase)),
+                       f", attempt {item.attempt}", "" if item.desired == "running"
+                       else ", to be stopped")),
+        ("load", _load(item)),
+        ("window", line(f"{format_count(item.context_token_limit)} tokens a request")),
+        ("plan", line(f"{SHAPE_WORDS[plan.shape]}, {plan.backend}, {plan.plan_id[:12]}")),
+        ("memory", _memory(plan)),
+        ("placed", line(rfc3339(item.placed_at_ms) or UNKNOWN)),
+        ("launch", _launch(item)),
+        ("per token", toned(f"{UNKNOWN}  no node tells times per shard and hop", "dim")),
+    ]  # fmt: skip
+    if away:
+        rows.insert(2, ("away", toned(f"{away} cannot be reached from here", "bad")))
+    return [line(Span(f" {name:<10}", "dim"), *content) for name, content in rows]
+
+
+def _load(item: InstanceView) -> Line:
+    busy = UNKNOWN if item.in_flight is None else str(item.in_flight)
+    queued = UNKNOWN if item.queued is None else str(item.queued)
+    return line(f"{busy} of {item.slots} slots busy, {queued} waiting")
+
+
+def _memory(plan: Plan) -> Line:
+    memories = [shard.memory for shard in plan.shards]
+    return line(
+        f"weights {format_bytes(sum(one.weights_bytes for one in memories))}"
+        f" + kv {format_bytes(sum(one.kv_cache_bytes for one in memories))}"
+        f" + overhead {format_bytes(sum(one.overhead_bytes for one in memories))}"
+    )
+
+
+def _launch(item: InstanceView) -> Line:
+    if item.launch is None:
+        return toned("has not been ready yet", "dim")
+    launch = item.launch
+    return line(
+        f"loaded in {format_duration(launch.load_ms / 1000)}, ready since"
+        f" {rfc3339(launch.ready_at_ms)}, arguments {launch.argv_digest[:12]}"
+    )
+
+
+# ---- Failures ----------------------------------------------------------------------------------
+
+
+def trouble_lines(failure: InstanceFailure | None, width: int) -> Sequence[Line]:
+    """Say how the last failure ended, with the last lines of its log; or that there was none."""
+    if failure is None:
+        return [toned(" no attempt has failed", "good")]
+    at = rfc3339(failure.at_ms) or UNKNOWN
+    return [toned(f" {at}", "dim"), *failure_lines(failure, width, n_log=_MOST_LOG)]
