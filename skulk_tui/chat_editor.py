@@ -37,15 +37,16 @@ async def edit_text(app: App[Any], text: str, folder: Path | None) -> str | None
         raise _unusable("no file can be written for it", wrong) from wrong
     try:
         with app.suspend():
-            status = await run_blocking(_run, [*shlex.split(editor), str(path)])
+            # Nothing may be raised in here: the terminal would not be taken back.
+            failure = await run_blocking(_run, editor, path)
         edited = await run_blocking(read_text, path, max_bytes=MAX_BYTES)
     except SuspendNotSupported as wrong:
         raise _unusable("this terminal cannot be given away", wrong) from wrong
-    except (OSError, ValueError) as wrong:
-        raise _unusable("it cannot be run", wrong) from wrong
     finally:
         await run_blocking(path.unlink, missing_ok=True)
-    return None if status or edited is None else edited.removesuffix("\n")
+    if isinstance(failure, Exception):
+        raise _unusable("it cannot be run", failure)
+    return None if failure or edited is None else edited.removesuffix("\n")
 
 
 def _write(text: str, folder: Path | None) -> Path:
@@ -57,8 +58,12 @@ def _write(text: str, folder: Path | None) -> Path:
     return Path(name)
 
 
-def _run(command: list[str]) -> int:
-    return subprocess.run(command, check=False).returncode
+def _run(editor: str, path: Path) -> int | Exception:
+    """Give the editor's exit status, or why it did not run."""
+    try:
+        return subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+    except (OSError, ValueError) as wrong:
+        return wrong
 
 
 def _unusable(why: str, wrong: Exception) -> ClientError:

@@ -32,6 +32,7 @@ from skulk_tui.widgets.text_field import TextField
 
 FLUSH_HZ: Final = 8.0
 """How often what has come is drawn: fluent to read, and a third of what each token would cost."""
+_OF_FIELD: Final = frozenset({"chat.send", "chat.newline"})
 COMPARE_FROM: Final = 120
 """Cells from which two columns have room."""
 
@@ -47,7 +48,9 @@ class ChatView(View):
         super().__init__(seat)
         self._keeping = ChatKeeping(seat, self._start_writer)
         self._columns = [self._column("transcript", self._new_conversation())]
-        self.field = TextField("prompt", "prompt", dash=seat.glyphs.rule)
+        self.field = TextField(
+            "prompt", "prompt", command=self._command_of_field, dash=seat.glyphs.rule
+        )
         self._box = Container(id="chat-columns")
         self._stats = Row("chat-stats", self._stats_row)
         self._is_shown = False
@@ -299,6 +302,19 @@ class ChatView(View):
         return len(stopped)
 
     # ---- Field and texts ----
+
+    def _command_of_field(self, key: str) -> bool:
+        action = self.seat.registry.for_key(key, self.situation())
+        if action is None or action.id not in _OF_FIELD:
+            return False
+        try:
+            if action.id == "chat.send":
+                self._send()
+            else:
+                self.field.newline()
+        except SkulkError as error:
+            self.seat.tell_error(error)
+        return True
 
     @on(TextField.Edited)
     def _on_edited(self) -> None:

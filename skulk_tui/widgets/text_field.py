@@ -1,6 +1,6 @@
 """A text field of several lines: it owns all keys that write, and leaves all others alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from textual.events import Key, Paste
@@ -21,6 +21,8 @@ class TextField(Pane):
     Args:
         name: As in `Pane`.
         title: On its rule.
+        command: Does what a key means that is about the text; False for any other key. It is done
+            here, and not by the screen: what was typed behind the key has to come after it.
     """
 
     class Edited(Message):
@@ -33,8 +35,11 @@ class TextField(Pane):
             super().__init__()
             self.n_lost = n_lost
 
-    def __init__(self, name: str, title: str, *, dash: str = "-") -> None:
+    def __init__(
+        self, name: str, title: str, *, command: Callable[[str], bool], dash: str = "-"
+    ) -> None:
         super().__init__(name, title, dash=dash)
+        self._command = command
         self.draft = Draft()
         self.note = ""
 
@@ -63,11 +68,13 @@ class TextField(Pane):
         """Write; what is no key of writing goes on to the screen."""
         if event.is_printable and event.character:
             self.draft.type(event.character)
-        elif not self.draft.press(event.key, max(2, self.size.width - _INDENT - 1)):
+            self.after_edit()
+        elif self.draft.press(event.key, max(2, self.size.width - _INDENT - 1)):
+            self.after_edit()
+        elif not self._command(event.key):
             return
         event.stop()
         event.prevent_default()
-        self.after_edit()
 
     def on_paste(self, event: Paste) -> None:
         """Take what was pasted; it is never sent by itself."""
