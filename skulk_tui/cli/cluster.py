@@ -39,6 +39,7 @@ from skulk_tui.cli.output import Listing, key_values
 from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.saved_clusters import add_saved_cluster_verbs
 from skulk_tui.cli.session import Session, parse_duration
+from skulk_tui.cli.socket_owner import owner_of
 from skulk_tui.cli.suggestions import member_of
 from skulk_tui.cli.tables import nodes_table, outcomes_table, reasons_table, status_tables
 from skulk_tui.cli.verb import WatchOption, group, verb
@@ -136,6 +137,9 @@ def show_status(session: Session, *, watch: WatchOption = False) -> int | None:
 
         return watch_status(session)
     status = status_record(state_of(session))
+    owner = owner_of(session.client.target)
+    if owner is not None and not owner.is_me:
+        session.narrate(f"the daemon at {session.client.target.url} is run by {owner.name}")
     session.output.show(
         Listing(
             kind="status",

@@ -11,6 +11,7 @@ from protocol.errors import SkulkError
 from skulk_tui.cli.output import Listing, key_values
 from skulk_tui.cli.records import InfoRecord, VersionRecord
 from skulk_tui.cli.session import Session
+from skulk_tui.cli.socket_owner import Owner, owner_of
 from skulk_tui.cli.verb import verb
 from skulk_tui.formatting import UNKNOWN, format_duration
 
@@ -21,6 +22,11 @@ def add_program_verbs(app: typer.Typer) -> None:
     """Register the verbs."""
     verb(app, "version", examples=("skulk version", "skulk version --json"))(show_version)
     verb(app, "info", examples=("skulk info", "skulk info --node studio.local --json"))(show_info)
+
+
+def whose(owner: Owner) -> str:
+    """Say whose daemon it is."""
+    return f"{owner.name} (you)" if owner.is_me else f"{owner.name}, another user of this machine"
 
 
 def own_version() -> str:
@@ -64,6 +70,7 @@ def show_info(session: Session) -> int | None:
     except SkulkError as error:
         problem = error.message
     target = session.client.target
+    owner = owner_of(target)
     record = InfoRecord(
         version=own_version(),
         node=target.url,
@@ -77,6 +84,8 @@ def show_info(session: Session) -> int | None:
         color=session.colors(session.stdout),
         timeout_s=session.timeout_s,
         problem=problem,
+        daemon_user=owner.name if owner else None,
+        is_own_daemon=owner.is_me if owner else None,
     )
     table = key_values(
         [
@@ -84,6 +93,7 @@ def show_info(session: Session) -> int | None:
             ("node", f"{record.node} (by {record.node_rule})"),
             ("answers", f"yes: {record.node_name}" if health else f"no: {problem}"),
             ("node's version", record.node_version or UNKNOWN),
+            ("daemon of", "unknown" if owner is None else whose(owner)),
             ("API key from", record.api_key),
             ("config", record.config_dir),
             ("colour", "yes" if record.color else "no"),

@@ -304,6 +304,9 @@ class InfoRecord:
     color: bool
     timeout_s: float | None
     problem: str | None
+    daemon_user: str | None
+    """Whose daemon it is, on this machine, where that can be told."""
+    is_own_daemon: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
