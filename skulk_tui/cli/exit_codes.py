@@ -80,6 +80,7 @@ _BY_CODE: Final[dict[ErrorCode, int]] = {
     "placement.not_live": CONFLICT,
     "placement.busy": CONFLICT,
     "store.in_use": CONFLICT,
+    "cluster.restart_pending": CONFLICT,
     "request.instance_loading": PENDING,
 }
 

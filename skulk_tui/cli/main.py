@@ -16,6 +16,7 @@ from skulk_tui.cli.apis import add_api_verbs
 from skulk_tui.cli.chat import add_chat
 from skulk_tui.cli.cluster import add_cluster_verbs
 from skulk_tui.cli.completion import add_completion
+from skulk_tui.cli.config import add_config_verbs
 from skulk_tui.cli.doctor import add_doctor
 from skulk_tui.cli.instances import add_instance_verbs
 from skulk_tui.cli.interruptions import Interrupted, turn_signals_into_exceptions
@@ -60,6 +61,7 @@ def build_app() -> typer.Typer:
     add_doctor(app)
     add_key_verbs(app)
     add_api_verbs(app)
+    add_config_verbs(app)
     add_service_verbs(app)
     add_completion(app)
     add_program_verbs(app)

@@ -33,3 +33,33 @@ class ServiceRecord:
     restarts: int | None
     lingering: bool | None
     """Whether it runs while its user is logged in nowhere; null where it always does."""
+
+
+SettingShown = bool | int | str | tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRecord:
+    """One setting of a node, or of the whole cluster."""
+
+    node_id: str | None
+    """Null for a setting of the whole cluster."""
+    key: str
+    value: SettingShown
+    """What holds now."""
+    source: str
+    """`default`, `file`, `environment`, `flag`, or `cluster`."""
+    in_file: SettingShown
+    pending: bool
+    """Whether a restart of the node would change it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartRecord:
+    """A node that was started anew, and what that interrupted."""
+
+    node_id: str
+    name: str
+    outcome: str
+    instances: tuple[str, ...]
+    requests: int | None

@@ -60,6 +60,7 @@ from tests.support.builders import (
     an_instance_id,
     some_arithmetic,
 )
+from tests.support.config_documents import a_restart, some_settings
 
 KEY: Final = "skulk-abcdefgh-" + "a2" * 16
 
@@ -418,6 +419,9 @@ def default_answers(node: FakeNode) -> None:
     _instance_answers(node)
     _key_answers(node)
     _cluster_answers(node)
+    node.on("GET", "/config", some_settings())
+    node.on("PUT", "/config", some_settings())
+    node.on("POST", "/admin/restart", a_restart())
 
 
 def _identity_answers(node: FakeNode) -> None:

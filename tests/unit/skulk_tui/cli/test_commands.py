@@ -105,6 +105,17 @@ CASES = [
     Case(arguments=("api", "open"), kind="listeners", record=records.ListenersRecord),
     Case(arguments=("api", "close"), kind="listeners", record=records.ListenersRecord),
     Case(arguments=("api", "status"), kind="listeners", record=records.ListenersRecord),
+    Case(arguments=("config", "get"), kind="settings", record=operation_records.SettingRecord),
+    Case(
+        arguments=("config", "set", "priority=60"),
+        kind="settings",
+        record=operation_records.SettingRecord,
+    ),
+    Case(
+        arguments=("node", "restart", "studio", "--dry-run"),
+        kind="restarts",
+        record=operation_records.RestartRecord,
+    ),
     Case(
         arguments=("service", "install", "--dry-run"),
         kind="steps",
@@ -239,7 +250,7 @@ def test_without_a_daemon_machines_get_an_object(case: Case, dead_url: str) -> N
 @ALL
 def test_help_has_two_examples(case: Case) -> None:
     verb = [word for word in case.arguments[:2] if "/" not in word and len(word) <= 10]
-    groups = {"instance", "models", "keys", "api", "cluster", "service"}
+    groups = {"instance", "models", "keys", "api", "cluster", "service", "config", "node"}
     path = verb[:2] if verb[0] in groups else verb[:1]
     ran = skulk(*path, "--help")
     assert ran.code == 0
@@ -296,6 +307,8 @@ def _routes() -> list[str]:
         "/v1/logs",
         "/store/storage",
         "/events",
+        "/config",
+        "/admin/restart",
     ]
 
 
