@@ -5,22 +5,21 @@ import importlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from protocol.control_api import ModelEntry
 from protocol.errors import ClientError, SkulkError
 from protocol.ids import ModelId, parse_model_id
-from skulk_tui.chat_stream import ChatReader, Piece
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.chat_attachments import (
     Attachment,
+    Turn,
     no_sight,
     read_attachments,
     with_attachments,
 )
-from skulk_tui.cli.chat_history import Turn, read_history, write_history
 from skulk_tui.cli.completing import complete_placed_model
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import ChatRecord
@@ -30,6 +29,9 @@ from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import wait_until_ready
 from skulk_tui.client import STREAM_SILENCE_S, WHOLE_ANSWER_S, envelope_of, path_of
 from skulk_tui.formatting import format_count, format_duration, format_tokens_per_s, strip_controls
+
+if TYPE_CHECKING:
+    from skulk_tui.chat_stream import ChatReader, Piece
 
 QUESTION_MAX_CHARS: Final = 8 << 20
 _CHAT_PATH: Final = "/v1/chat/completions"
@@ -142,7 +144,7 @@ def chat(
         attachments=read_attachments(file or []),
         history=None if history is None else Path(history).expanduser(),
     )
-    turns = [] if asking.history is None else read_history(asking.history)
+    turns = _kept(asking)
     _check_sight(session, asking)
     if question in {None, "-"} and session.stdin.isatty():
         return converse(session, asking, turns)
@@ -165,8 +167,18 @@ def _check_sight(session: Session, asking: Asking) -> None:
         raise no_sight(asking.model_id, image.name)
 
 
+def _kept(asking: Asking) -> list[Turn]:
+    if asking.history is None:
+        return []
+    from skulk_tui.cli.chat_history import read_history
+
+    return read_history(asking.history)
+
+
 def _keep(asking: Asking, turns: list[Turn]) -> None:
     if asking.history is not None:
+        from skulk_tui.cli.chat_history import write_history
+
         write_history(asking.history, asking.model_id, turns)
 
 
@@ -258,6 +270,9 @@ def _ask(session: Session, asking: Asking, turns: list[Turn]) -> str:
 
 
 def _ask_now(session: Session, asking: Asking, turns: list[Turn]) -> str:
+    # What reads a stream brings the models of its chunks, which no other verb needs.
+    from skulk_tui.chat_stream import ChatReader
+
     reader = ChatReader()
     said: list[Piece] = []
     started_s = session.clock.monotonic_s()
@@ -284,7 +299,7 @@ def _ask_now(session: Session, asking: Asking, turns: list[Turn]) -> str:
     return text
 
 
-def _show_piece(session: Session, piece: Piece, *, raw: bool) -> None:
+def _show_piece(session: Session, piece: "Piece", *, raw: bool) -> None:
     if session.form == "jsonl":
         session.output.line_of_json({"type": "chunk", **asdict(piece)})
     elif session.form != "json" and piece.text:
@@ -294,8 +309,8 @@ def _show_piece(session: Session, piece: Piece, *, raw: bool) -> None:
 
 def _record(
     asking: Asking,
-    reader: ChatReader,
-    said: list[Piece],
+    reader: "ChatReader",
+    said: "list[Piece]",
     *,
     times: tuple[float, float | None, float],
 ) -> ChatRecord:

@@ -25,6 +25,8 @@ _WEBP: Final = b"WEBP"
 Part = dict[str, object]
 Content = str | list[Part]
 """Of a message: text, or parts of text and images."""
+Turn = dict[str, Content]
+"""A message of a conversation, as the API takes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,11 @@ from pydantic import ValidationError
 
 from protocol.base import FrozenModel
 from protocol.errors import ClientError
-from skulk_tui.cli.chat_attachments import Content
+from skulk_tui.cli.chat_attachments import Turn
 from skulk_tui.own_files import read_text, replace_file
 
 MAX_BYTES: Final = 8 << 20
 """As much as a node takes in one request."""
-
-Turn = dict[str, Content]
 
 
 class _Message(FrozenModel):
