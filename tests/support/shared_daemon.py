@@ -11,11 +11,18 @@ from tests.support.daemon import Daemon
 
 @contextmanager
 def shared_daemon(root: Path, *, models_dir: Path | None = None) -> Generator[Daemon]:
-    """Start a daemon; end it with all its children.
-
-    Its client keeps no connection open: one would outlive the test that opened it.
-    """
+    """Start a daemon; end it with all its children."""
     daemon = Daemon(root, models_dir=models_dir)
+    keep_no_connections(daemon)
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.destroy()
+
+
+def keep_no_connections(daemon: Daemon) -> None:
+    """Have a daemon's client close each connection: one would outlive the test that opened it."""
     daemon.http.close()
     daemon.http = httpx.Client(
         base_url=daemon.url,
@@ -23,8 +30,3 @@ def shared_daemon(root: Path, *, models_dir: Path | None = None) -> Generator[Da
         trust_env=False,
         limits=httpx.Limits(max_keepalive_connections=0),
     )
-    try:
-        daemon.start()
-        yield daemon
-    finally:
-        daemon.destroy()
