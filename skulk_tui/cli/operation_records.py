@@ -63,3 +63,17 @@ class RestartRecord:
     outcome: str
     instances: tuple[str, ...]
     requests: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleRecord:
+    """An archive of what nodes know."""
+
+    path: str
+    size_bytes: int
+    files: int
+    removed: int
+    """Secrets, prompts and names of home folders that were taken out."""
+    failed: tuple[str, ...]
+    """Documents that were not to be had."""
+    partial: bool

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
@@ -17,6 +18,9 @@ from tests.support.fake_node import FakeNode, a_state_document, a_view, refusal
 from tests.support.scripted_session import ScriptedSession
 from tests.support.session_answers import refusal as scripted_refusal
 from tests.support.source_tree import ROOT
+
+
+pytestmark = pytest.mark.usefixtures("somewhere")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +120,8 @@ CASES = [
         kind="restarts",
         record=operation_records.RestartRecord,
     ),
+    Case(arguments=("diag", "bundle"), kind="bundle", record=operation_records.BundleRecord),
+    Case(arguments=("bundle",), kind="bundle", record=operation_records.BundleRecord),
     Case(
         arguments=("service", "install", "--dry-run"),
         kind="steps",
@@ -165,6 +171,12 @@ ASKING = pytest.mark.parametrize(
     [case for case in CASES if case.asks_a_node],
     ids=lambda case: " ".join(case.arguments[:2]),
 )
+
+
+@pytest.fixture
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some verbs write a file where they are called."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -250,7 +262,7 @@ def test_without_a_daemon_machines_get_an_object(case: Case, dead_url: str) -> N
 @ALL
 def test_help_has_two_examples(case: Case) -> None:
     verb = [word for word in case.arguments[:2] if "/" not in word and len(word) <= 10]
-    groups = {"instance", "models", "keys", "api", "cluster", "service", "config", "node"}
+    groups = {"instance", "models", "keys", "api", "cluster", "service", "config", "node", "diag"}
     path = verb[:2] if verb[0] in groups else verb[:1]
     ran = skulk(*path, "--help")
     assert ran.code == 0

@@ -1,0 +1,124 @@
+"""What goes into a bundle: asked of each node through one, redacted, and bounded in bytes."""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, final
+
+from protocol.admin_api import ConfigDocument
+from protocol.base import FrozenModel
+from protocol.cluster_api import ClusterDocument, LogLineView, LogsDocument
+from protocol.control_api import EventsDocument, HealthDocument, NodeIdentity, StateDocument
+from protocol.errors import SkulkError
+from protocol.ids import NodeId
+from skulk_tui.cli.redaction import Redactor
+from skulk_tui.cli.session import Session
+from skulk_tui.formatting import rfc3339
+
+MAX_LOG_BYTES: Final = 8 << 20
+"""Of one node, before it is compressed; the newest lines count."""
+MAX_DOCUMENT_BYTES: Final = 4 << 20
+MAX_EVENTS: Final = 1000
+_PAGE_LINES: Final = 1000
+_MAX_PAGES: Final = 400
+"""More than a log may have, which is capped by its node."""
+_FIRST_LINE: Final = "0.0"
+
+_DOCUMENTS: Final = (
+    ("identity.json", "/node/identity", NodeIdentity),
+    ("health.json", "/health", HealthDocument),
+    ("cluster.json", "/v1/cluster", ClusterDocument),
+    ("config.json", "/config", ConfigDocument),
+)
+
+
+@final
+class Collected:
+    """What has been asked for so far, and what was taken out of it.
+
+    Args:
+        session: Of the command.
+        since_ms: Lines and events from before are left out; None takes the last thousand.
+    """
+
+    def __init__(self, session: Session, since_ms: int | None) -> None:
+        self._session = session
+        self._since_ms = since_ms
+        self._redactor = Redactor()
+        self.files: dict[str, int] = {}
+        """Bytes of each document."""
+        self.failed: dict[str, str] = {}
+        """Why a document is not there."""
+
+    @property
+    def removed(self) -> dict[str, int]:
+        """How often each kind of thing was taken out."""
+        return dict(self._redactor.counts)
+
+    def documents(
+        self, state: StateDocument, nodes: tuple[NodeId, ...]
+    ) -> Iterator[tuple[str, bytes]]:
+        """Ask for one document after the other; one that is not to be had is noted."""
+        yield from self._one("state.json", lambda: _plain(state))
+        yield from self._one("events.json", self._events)
+        for node_id in nodes:
+            for name, path, kind in _DOCUMENTS:
+                ask = partial(self._document, path, kind, node_id)
+                yield from self._one(f"nodes/{node_id}/{name}", ask)
+            yield from self._one(f"nodes/{node_id}/log.json", partial(self._log, node_id))
+
+    def _one(self, name: str, ask: Callable[[], object]) -> Iterator[tuple[str, bytes]]:
+        self._session.narrate(f"asking for {name}")
+        try:
+            found = ask()
+        except SkulkError as error:
+            self.failed[name] = self._redactor.text(f"{error.code}: {error.message}")
+            return
+        content = json.dumps(self._redactor.value(found), indent=1, ensure_ascii=False).encode()
+        if len(content) > max(MAX_DOCUMENT_BYTES, MAX_LOG_BYTES):
+            self.failed[name] = f"it has {len(content)} bytes"
+            return
+        self.files[name] = len(content)
+        yield name, content
+
+    def _document(self, path: str, kind: type[FrozenModel], node_id: NodeId) -> object:
+        return _plain(self._session.client.get(path, kind, query={"node": node_id}))
+
+    def _events(self) -> object:
+        client = self._session.client
+        last = client.get("/events", EventsDocument, query={"limit": "1"}).last_seq
+        query = {"after_seq": str(max(0, last - MAX_EVENTS)), "limit": str(MAX_EVENTS)}
+        events = client.get("/events", EventsDocument, query=query).events
+        since_ms = self._since_ms or 0
+        return [_plain(event) for event in events if event.at_ms >= since_ms]
+
+    def _log(self, node_id: NodeId) -> object:
+        """Read the newest lines of a node's own log; engines' logs may quote what was asked."""
+        kept: deque[LogLineView] = deque()
+        n_bytes = 0
+        query = {"node": node_id, "limit": str(_PAGE_LINES)}
+        if self._since_ms is not None:
+            query["after"] = _FIRST_LINE
+        since = rfc3339(self._since_ms) or ""
+        for _ in range(_MAX_PAGES):
+            page = self._session.client.get("/v1/logs", LogsDocument, query=query)
+            for line in page.lines:
+                if (line.at or since)[:19] < since[:19]:
+                    continue
+                kept.append(line)
+                n_bytes += _size(line)
+                while n_bytes > MAX_LOG_BYTES // 2:  # written out, a line has its fields' names too
+                    n_bytes -= _size(kept.popleft())
+            if self._since_ms is None or not page.has_more:
+                break
+            query["after"] = page.next_after
+        return [_plain(line) for line in kept]
+
+
+def _plain(document: FrozenModel) -> object:
+    return document.model_dump(mode="json", exclude_none=True)
+
+
+def _size(line: LogLineView) -> int:
+    return len(line.model_dump_json(exclude_none=True).encode())
