@@ -12,35 +12,19 @@ import typer
 
 from protocol.errors import ClientError, SkulkError
 from skulk_tui.cli import exit_codes
-from skulk_tui.cli.apis import add_api_verbs
-from skulk_tui.cli.chat import add_chat
-from skulk_tui.cli.cluster import add_cluster_verbs
-from skulk_tui.cli.completion import add_completion
-from skulk_tui.cli.config import add_config_verbs
-from skulk_tui.cli.doctor import add_doctor
-from skulk_tui.cli.instances import add_instance_verbs
 from skulk_tui.cli.interruptions import Interrupted, turn_signals_into_exceptions
-from skulk_tui.cli.keys import add_key_verbs
-from skulk_tui.cli.logs import add_log_verbs
-from skulk_tui.cli.models import add_model_verbs
-from skulk_tui.cli.place import add_place
-from skulk_tui.cli.program import add_program_verbs
-from skulk_tui.cli.service import add_service_verbs
 from skulk_tui.cli.session import Options, system_session
-from skulk_tui.cli.timeline import add_timeline
-from skulk_tui.cli.top import add_top
-from skulk_tui.cli.topics import add_help
-from skulk_tui.cli.tui import add_tui
 from skulk_tui.cli.verb import before_any_verb, tell
-from skulk_tui.cli.wait import add_wait
+from skulk_tui.cli.verbs import LazyGroup
 
 _COMPLETION_VARIABLE = "_SKULK_COMPLETE"
 
 
 def build_app() -> typer.Typer:
-    """Make the whole command tree."""
+    """Make the command tree; each verb of it when it is asked for."""
     app = typer.Typer(
         name="skulk",
+        cls=LazyGroup,
         help="Run models on the machines of a network, as one.",
         epilog="Exit codes: `skulk help exit-codes`. Variables: `skulk help environment`.",
         rich_markup_mode=None,
@@ -48,24 +32,6 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(before_any_verb)
-    add_cluster_verbs(app)
-    add_instance_verbs(app)
-    add_model_verbs(app)
-    add_place(app)
-    add_chat(app)
-    add_tui(app)
-    add_top(app)
-    add_wait(app)
-    add_log_verbs(app)
-    add_timeline(app)
-    add_doctor(app)
-    add_key_verbs(app)
-    add_api_verbs(app)
-    add_config_verbs(app)
-    add_service_verbs(app)
-    add_completion(app)
-    add_program_verbs(app)
-    add_help(app)
     return app
 
 

@@ -49,7 +49,7 @@ _HEADS: Final = {"exit-codes": "EXIT CODE", "environment": "VARIABLE", "output":
 
 
 def add_help(app: typer.Typer) -> None:
-    """Register the verb."""
+    """Register the verb; it explains all verbs, not only those of `app`."""
 
     def show(
         session: Session,
@@ -59,7 +59,9 @@ def add_help(app: typer.Typer) -> None:
         ] = None,
     ) -> int | None:
         """Explain a topic or a verb; without one, list the topics."""
-        return _show(app, session, words or [])
+        from skulk_tui.cli.main import build_app
+
+        return _show(build_app(), session, words or [])
 
     verb(app, "help", examples=("skulk help exit-codes", "skulk help cluster join"))(show)
 
