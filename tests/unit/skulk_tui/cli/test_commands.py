@@ -19,7 +19,6 @@ from tests.support.scripted_session import ScriptedSession
 from tests.support.session_answers import refusal as scripted_refusal
 from tests.support.source_tree import ROOT
 
-
 pytestmark = pytest.mark.usefixtures("somewhere")
 
 
