@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 from protocol.base import FrozenModel
 from protocol.clock import Clock
-from protocol.control_api import ErrorDocument, ErrorEnvelope, read_answer
 from protocol.errors import ClientError, ErrorBody, SkulkError, error_of
 from skulk_tui.target import Target
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from protocol.control_api import ErrorEnvelope
     from skulk_tui.tls_pins import TlsTrust
 
 ANSWER_MAX_BYTES: Final = 64 << 20
@@ -44,13 +44,13 @@ AnswerT = TypeVar("AnswerT", bound=FrozenModel)
 class ErrorAnswer(Exception):  # ruff: ignore[error-suffix-on-exception-name]  # a cause
     """What a node answered instead of a result; the `__cause__` of the error that it led to."""
 
-    def __init__(self, status: int, envelope: ErrorEnvelope) -> None:
+    def __init__(self, status: int, envelope: "ErrorEnvelope") -> None:
         super().__init__(f"HTTP {status}: {envelope.skulk_code}")
         self.status = status
         self.envelope = envelope
 
 
-def envelope_of(error: BaseException) -> ErrorEnvelope | None:
+def envelope_of(error: BaseException) -> "ErrorEnvelope | None":
     """Give the node's whole error answer, when the error came from one."""
     cause = error.__cause__
     return cause.envelope if isinstance(cause, ErrorAnswer) else None
@@ -168,6 +168,9 @@ class NodeClient:
         query: Query | None = None,
         content: bytes | None = None,
     ) -> AnswerT:
+        # The documents of the API take long to load, and what asks nobody needs none.
+        from protocol.control_api import read_answer
+
         with self._answer(method, path, query=query, content=content) as response:
             raw = self._read(response)
         try:
@@ -326,6 +329,8 @@ class NodeClient:
             yield rest.rstrip("\r")
 
     def _refusal(self, response: "httpx.Response") -> SkulkError:
+        from protocol.control_api import ErrorDocument, read_answer
+
         raw = self._read(response)
         try:
             envelope = read_answer(ErrorDocument, raw).error
@@ -342,7 +347,7 @@ class NodeClient:
         )
 
 
-def error_answered(status: int, envelope: ErrorEnvelope) -> SkulkError:
+def error_answered(status: int, envelope: "ErrorEnvelope") -> SkulkError:
     """Turn a node's error answer into the error it stands for, keeping the answer as its cause."""
     error = error_of(
         ErrorBody(

@@ -6,6 +6,7 @@ once for ten seconds, and for a day where no node answers in time.
 
 import contextlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final, cast
@@ -13,7 +14,6 @@ from typing import Final, cast
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from protocol.control_api import ControlModel, ModelList, StateDocument
 from protocol.errors import SkulkError
 from skulk_tui.cli.session import Options, Session, system_session
 from skulk_tui.own_files import read_text, replace_file, state_dir
@@ -27,7 +27,8 @@ MAX_ADDRESSES: Final = 16
 _FILE: Final = "names.json"
 
 
-class _Known(ControlModel):
+@dataclass(frozen=True, kw_only=True)
+class _Known:
     """What one address has told."""
 
     state_ms: int = 0
@@ -98,19 +99,23 @@ def _of_state(ctx: typer.Context) -> _Known:
 
 
 def _state(session: Session, known: _Known) -> _Known:
+    from protocol.control_api import StateDocument
+
     state = session.client.get("/state", StateDocument)
-    changes: dict[str, object] = {
-        "state_ms": session.clock.wall_ms(),
-        "nodes": tuple(member.name for member in state.members.values()),
-        "instances": tuple(state.instances),
-        "placed": tuple({view.model_id for view in state.instances.values()}),
-    }
-    return known.model_copy(update=changes)
+    return replace(
+        known,
+        state_ms=session.clock.wall_ms(),
+        nodes=tuple(member.name for member in state.members.values()),
+        instances=tuple(state.instances),
+        placed=tuple({view.model_id for view in state.instances.values()}),
+    )
 
 
 def _models(session: Session, known: _Known) -> _Known:
+    from protocol.control_api import ModelList
+
     models = tuple(entry.id for entry in session.client.get("/v1/models", ModelList).data)
-    return known.model_copy(update={"models_ms": session.clock.wall_ms(), "models": models})
+    return replace(known, models_ms=session.clock.wall_ms(), models=models)
 
 
 def _known(

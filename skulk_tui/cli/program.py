@@ -6,7 +6,6 @@ from typing import Final
 
 import typer
 
-from protocol.control_api import HealthDocument
 from protocol.errors import SkulkError
 from skulk_tui.cli.output import Listing, key_values
 from skulk_tui.cli.records import InfoRecord, VersionRecord
@@ -63,6 +62,8 @@ def show_info(session: Session) -> int | None:
 
     A node that does not answer is told, and is no failure.
     """
+    from protocol.control_api import HealthDocument
+
     health: HealthDocument | None = None
     problem: str | None = None
     try:

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from typing import Final, TextIO, final
+from typing import TYPE_CHECKING, Final, TextIO, final
 
 from protocol.clock import Clock
-from protocol.control_api import InstanceView, ProgressView, TransferStatus
 from skulk_tui.formatting import (
     format_bytes,
     format_duration,
@@ -14,6 +13,9 @@ from skulk_tui.formatting import (
     shorten,
     strip_controls,
 )
+
+if TYPE_CHECKING:
+    from protocol.control_api import InstanceView, ProgressView, TransferStatus
 
 PLAIN_EVERY_S: Final = 10.0
 LIVE_EVERY_S: Final = 0.1
@@ -26,7 +28,7 @@ def note_as_json(text: str) -> str:
     return json.dumps({"note": text}, ensure_ascii=False)
 
 
-def instance_progress(view: InstanceView) -> dict[str, object]:
+def instance_progress(view: "InstanceView") -> dict[str, object]:
     """Give where an instance is, for programs."""
     slowest = waited_for(view.progress)
     return {
@@ -41,7 +43,7 @@ def instance_progress(view: InstanceView) -> dict[str, object]:
     }
 
 
-def transfer_progress(transfer: TransferStatus) -> dict[str, object]:
+def transfer_progress(transfer: "TransferStatus") -> dict[str, object]:
     """Give how far a download is, for programs."""
     return {
         "model_id": transfer.model_id,
@@ -71,7 +73,7 @@ def bytes_text(
     return "  ".join(parts)
 
 
-def instance_line(view: InstanceView) -> str:
+def instance_line(view: "InstanceView") -> str:
     """Write where an instance is on its way to ready."""
     slowest = waited_for(view.progress)
     if slowest is None:
@@ -84,16 +86,16 @@ def instance_line(view: InstanceView) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def waited_for(progress: tuple[ProgressView, ...]) -> ProgressView | None:
+def waited_for(progress: "tuple[ProgressView, ...]") -> "ProgressView | None":
     """Give the runner that all wait for: the least share of its bytes done."""
 
-    def share(one: ProgressView) -> float:
+    def share(one: "ProgressView") -> float:
         return (one.done_bytes or 0) / one.total_bytes if one.total_bytes else 0.0
 
     return min(progress, key=share, default=None)
 
 
-def transfer_line(transfer: TransferStatus) -> str:
+def transfer_line(transfer: "TransferStatus") -> str:
     """Write how far a download is."""
     amount = bytes_text(
         transfer.done_bytes, transfer.total_bytes, transfer.rate_bytes_s, transfer.eta_s
