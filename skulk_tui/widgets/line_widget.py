@@ -101,11 +101,10 @@ class LineWidget(Widget):
         return strip
 
     def _draw(self, y: int) -> Strip:
-        styles = self._tone_styles()
-        under = self.rich_style
-        if y == self._cursor_y:
-            under += self.get_component_rich_style("cursor", partial=True)
-        segments = [Segment(part.text, under + styles[part.tone]) for part in self._lines[y]]
+        styles, under, over = self._tone_styles(), self.rich_style, Style.null()
+        if y == self._cursor_y:  # over the tones: their colours cannot be read on its ground
+            over = self.get_component_rich_style("cursor", partial=True)
+        segments = [Segment(part.text, under + styles[part.tone] + over) for part in self._lines[y]]
         return Strip(segments, self.size.width)
 
     def _tone_styles(self) -> Mapping[Tone, Style]:
