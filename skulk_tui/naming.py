@@ -1,6 +1,7 @@
 """From a word that an operator types to the object it names. Pure."""
 
 from protocol.errors import ClientError
+from protocol.ids import parse_command_id
 from skulk_tui.table_model import Ref
 from skulk_tui.view_state import ViewState
 
@@ -8,21 +9,34 @@ from skulk_tui.view_state import ViewState
 def ref_named(view: ViewState, kind: str, word: str) -> Ref:
     """Give the node, model or instance of a name or id; an instance also by the start of its id.
 
-    Other kinds are named by their id alone, and taken as they are.
+    Commands and other kinds are named by their id alone.
 
     Raises:
-        ClientError: `client.usage`: there is none.
+        ClientError: `client.usage`: there is none, or there are several.
+        RequestError: `request.invalid_id`: a command has no such id.
     """
+    if kind == "command":
+        return Ref(kind=kind, id=parse_command_id(word))
     if kind not in {"node", "model", "instance"}:
         return Ref(kind=kind, id=word)
-    for ref, names in _candidates(view, kind):
-        if word in names or (kind == "instance" and ref.id.startswith(word)):
-            return ref
-    raise ClientError(
-        "client.usage",
-        f"there is no {kind} {word[:60]!r}",
-        remediation="Tab completes the names that there are.",
-    )
+    candidates = _candidates(view, kind)
+    found = [ref for ref, _ in candidates if ref.id == word]
+    found = found or [ref for ref, names in candidates if word in names]
+    if not found and kind == "instance":
+        found = [ref for ref, _ in candidates if ref.id.startswith(word)]
+    if not found:
+        raise ClientError(
+            "client.usage",
+            f"there is no {kind} {word[:60]!r}",
+            remediation="Tab completes the names that there are.",
+        )
+    if len(found) > 1:
+        raise ClientError(
+            "client.usage",
+            f"there are {len(found)} {kind}s {word[:60]!r}",
+            remediation=f"Name one by its id: {', '.join(ref.id for ref in found[:4])}.",
+        )
+    return found[0]
 
 
 def _candidates(view: ViewState, kind: str) -> list[tuple[Ref, set[str]]]:
