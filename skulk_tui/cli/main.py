@@ -1,7 +1,6 @@
 """The `skulk` command: puts the verbs together, runs one, and ends with its exit code."""
 
 import contextlib
-import io
 import os
 import sys
 import traceback
@@ -13,6 +12,7 @@ import typer
 from protocol.errors import ClientError, SkulkError
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.interruptions import Interrupted, turn_signals_into_exceptions
+from skulk_tui.cli.plain_streams import fit_to_locale
 from skulk_tui.cli.session import Options, system_session
 from skulk_tui.cli.verb import before_any_verb, tell
 from skulk_tui.cli.verbs import LazyGroup
@@ -98,8 +98,7 @@ def main() -> None:
     turn_signals_into_exceptions()
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+        fit_to_locale(stream, os.environ)
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -81,6 +81,7 @@ class Output:
         self.form: OutputFormat = form
         self._color = color
         self._width = width
+        self._is_ascii = (stream.encoding or "").lower() == "ascii"
 
     @property
     def is_json(self) -> bool:
@@ -96,7 +97,7 @@ class Output:
         """Write a listing whole, in the form chosen."""
         match self.form:
             case "json":
-                self.write(json.dumps(document(listing), ensure_ascii=False, indent=2) + "\n")
+                self.write(self._json(document(listing), indent=2) + "\n")
             case "jsonl":
                 for item in listing.items:
                     self.line_of_json(plain(item))
@@ -111,7 +112,12 @@ class Output:
 
     def line_of_json(self, value: object) -> None:
         """Write one value as one line."""
-        self.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+        self.write(self._json(value, separators=(",", ":")) + "\n")
+
+    def _json(
+        self, value: object, *, indent: int | None = None, separators: tuple[str, str] | None = None
+    ) -> str:
+        return json.dumps(value, ensure_ascii=self._is_ascii, indent=indent, separators=separators)
 
     def write(self, text: str) -> None:
         """Write data and push it out.
