@@ -10,7 +10,7 @@ from skulk_tui.chat_conversation import Conversation
 from skulk_tui.own_files import read_text, replace_file
 
 MAX_KEPT: Final = 200
-"""Conversations; the one changed least recently goes first."""
+"""Conversations, and drafts; the one changed least recently goes first."""
 MAX_BYTES: Final = 16 << 20
 """Of one file that is read."""
 _LISTED: Final = 40
@@ -53,9 +53,8 @@ class ChatFiles:
         if self._folder is not None:
             replace_file(self._folder / f"{conversation_id}.json", text)
             for path in self._newest_first()[MAX_KEPT:]:
-                with contextlib.suppress(OSError):  # another program of the same operator was first
-                    path.unlink()
-                    path.with_suffix(".draft").unlink(missing_ok=True)
+                _forget(path)
+                _forget(path.with_suffix(".draft"))
 
     def load(self, conversation_id: str) -> Conversation:
         """Read a conversation.
@@ -84,8 +83,10 @@ class ChatFiles:
         path = self._folder / f"{conversation_id}.draft"
         if text:
             replace_file(path, text)
+            for old in self._newest_first("*.draft")[MAX_KEPT:]:
+                _forget(old)
         else:
-            path.unlink(missing_ok=True)
+            _forget(path)
 
     def load_draft(self, conversation_id: str) -> str:
         """Give what was being written; nothing where there is none.
@@ -131,10 +132,17 @@ class ChatFiles:
         replace_file(path, text)
         return path
 
-    def _newest_first(self) -> list[Path]:
+    def _newest_first(self, pattern: str = "*.json") -> list[Path]:
         if self._folder is None:
             return []
-        return sorted(self._folder.glob("*.json"), key=_changed, reverse=True)
+        return sorted(self._folder.glob(pattern), key=_changed, reverse=True)
+
+
+def _forget(path: Path) -> None:
+    # Another program of the same operator may have been first, or nothing can be kept at all: that
+    # is told when there is something to keep.
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _changed(path: Path) -> int:

@@ -226,7 +226,8 @@ def state_line(answer: Answer, now: float) -> Line:
     rate = f"{answer.tokens_per_s:.1f} tok/s" if answer.tokens_per_s else ""
     took = clock_time(answer.total_s(now))
     first = f"ttft {answer.first_token_s:.2f}s" if answer.first_token_s is not None else ""
-    tokens = f"{answer.n_tokens} tokens" if answer.n_tokens else ""
+    noun = "token" if answer.n_tokens == 1 else "tokens"
+    tokens = f"{answer.n_tokens} {noun}" if answer.n_tokens else ""
     match answer.state:
         case "waiting":
             return toned(f"waiting  {took}", "warn")

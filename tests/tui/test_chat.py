@@ -99,8 +99,7 @@ def test_an_answer_is_drawn_when_its_blocks_close(
             await _go(seat)
             await _ask(seat, "how")
             await seat.until_shows("chunks,", "ctrl+c stop")
-            await seat.pilot.pause(0.3)
-            check_frame(f"chat-streaming-{size[0]}x{size[1]}", _masked(seat.frame))
+            check_frame(f"chat-streaming-{size[0]}x{size[1]}", _masked(await seat.settled()))
             node.let_chats_go()
             await seat.until_shows("n is the number")
             check_frame(f"chat-finished-{size[0]}x{size[1]}", _masked(await seat.settled()))
@@ -435,5 +434,77 @@ def test_the_answers_story_opens_by_its_command_id(node: ScriptedSession, tmp_pa
             await seat.until(lambda: node.subscribed("command"))
             await seat.press("escape")
             await seat.until_shows("It works.")
+
+    asyncio.run(story())
+
+
+def test_c_on_an_instance_talks_to_its_model_and_ctrl_o_chooses_another(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("via den-01", "LIVE", "Qwen2.5-7B")
+            await seat.press("tab", "home", "down", "c")
+            await seat.until_shows("[3 Chat]", "ask Qwen2.5-7B-Instruct-GGUF", "attic-mini")
+            await seat.press("ctrl+o")
+            await seat.until_shows("Talk to", "den-01 > den-02 > rack-a6k  3/")
+            await seat.press("b")
+            await seat.until_shows("ask Llama-3.3-70B-Instruct-GGUF")
+            await _ask(seat, "hi")
+            await seat.until_shows("It works.")
+            assert [body["model"] for body in _asked(node)] == [LLAMA]
+
+    asyncio.run(story())
+
+
+def test_without_a_link_it_says_so_and_the_question_waits(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            node.close()
+            await seat.until_shows("nothing can be asked now", "can be sent when the link is back")
+            await seat.type("hi")
+            await seat.press("enter")
+            await seat.until_shows("send: not while the link is", " > hi")
+            node.reopen()
+            await seat.until_shows("LIVE")
+            await seat.press("enter")
+            await seat.until_shows("It works.")
+
+    asyncio.run(story())
+
+
+def test_a_session_that_is_refused_a_chat_shows_the_nodes_own_words(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        node.refuse_chats("request.overloaded", "12 requests wait already")
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await _ask(seat, "hi")
+            await seat.until_shows(
+                "request.overloaded: 12 requests wait already", "do it otherwise"
+            )
+            node.accept_chats()
+            await _ask(seat, "again")
+            await seat.until_shows("It works.")
+            assert _asked(node)[1]["messages"] == [{"role": "user", "content": "again"}]
+
+    asyncio.run(story())
+
+
+def test_a_conversation_that_cannot_be_kept_is_told_once_and_goes_on(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        (tmp_path / "chats").write_text("a file where the directory should be")
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await _ask(seat, "hi")
+            await seat.until_shows("It works.", "error: /")
+            await _ask(seat, "more")
+            await seat.until(lambda: len(_asked(node)) == 2)
 
     asyncio.run(story())

@@ -133,6 +133,15 @@ def test_only_so_many_are_kept_and_the_oldest_go(tmp_path: Path) -> None:
     assert not (tmp_path / "chats" / "c0.draft").exists()
 
 
+def test_only_so_many_drafts_are_kept_too(tmp_path: Path) -> None:
+    files = ChatFiles(tmp_path)
+    for number in range(MAX_KEPT + 2):
+        files.save_draft(f"c{number}", "draft")
+        os.utime(tmp_path / "chats" / f"c{number}.draft", ns=(number, number))
+    files.save_draft("last", "draft")
+    assert len(list((tmp_path / "chats").glob("*.draft"))) == MAX_KEPT
+
+
 def test_the_latest_is_what_was_changed_last_be_it_a_draft(tmp_path: Path) -> None:
     files = ChatFiles(tmp_path)
     assert files.latest_id() is None
