@@ -77,3 +77,14 @@ class BundleRecord:
     failed: tuple[str, ...]
     """Documents that were not to be had."""
     partial: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftoverRecord:
+    """Something of skulk's on this machine, and what becomes of it."""
+
+    what: str
+    path: str
+    size_bytes: int | None
+    outcome: str
+    """`kept`, `removed`, `would be removed`, or `absent`."""

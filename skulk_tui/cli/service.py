@@ -107,12 +107,23 @@ def uninstall(session: Session, *, user: UserOption = False, dry_run: DryRunOpti
     steps = uninstall_steps(manager, account)
     if dry_run:
         return _show(session, steps, done=False)
+    remove_service(session, manager, account)
+    _show(session, steps, done=True)
+    session.narrate("Home and models are kept: `skulk uninstall --dry-run` lists them.")
+    return exit_codes.OK
+
+
+def remove_service(session: Session, manager: Manager, account: Account) -> None:
+    """Stop the service and take it away.
+
+    Raises:
+        ClientError: `client.service_failed`.
+    """
     driver = ServiceDriver(manager, account, session.environ, session.clock)
     for absence in _absence(driver, manager):
         raise absence
-    _take(session, driver, steps)
-    session.narrate("Home and models are kept: `skulk uninstall --dry-run` lists them.")
-    return exit_codes.OK
+    for step in uninstall_steps(manager, account):
+        driver.take(step)
 
 
 def show_status(session: Session, *, user: UserOption = False) -> int:
@@ -182,7 +193,7 @@ def _spec(
         home=home,
         run_as=run_as,
         groups=_device_groups(),
-        writable=(home, _models_dir(home) or data / "skulk-models"),
+        writable=(home, models_dir_of(home) or data / "skulk-models"),
     )
 
 
@@ -197,7 +208,7 @@ def _user_folder(name: str) -> Path:
         ) from wrong
 
 
-def _models_dir(home: Path) -> Path | None:
+def models_dir_of(home: Path) -> Path | None:
     """Read where a node keeps its models, if its settings say so: the service must write there."""
     text = read_text(home / "skulk.yaml", max_bytes=_SETTINGS_MAX_BYTES)
     for line in (text or "").splitlines():

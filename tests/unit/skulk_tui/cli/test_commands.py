@@ -122,6 +122,12 @@ CASES = [
     Case(arguments=("diag", "bundle"), kind="bundle", record=operation_records.BundleRecord),
     Case(arguments=("bundle",), kind="bundle", record=operation_records.BundleRecord),
     Case(
+        arguments=("uninstall", "--dry-run"),
+        kind="leftovers",
+        record=operation_records.LeftoverRecord,
+        asks_a_node=False,
+    ),
+    Case(
         arguments=("service", "install", "--dry-run"),
         kind="steps",
         record=operation_records.StepRecord,

@@ -1,0 +1,106 @@
+"""`skulk uninstall`: take the service away, and say what stays and how much it is."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skulk_tui.cli import exit_codes
+from skulk_tui.cli.operation_records import LeftoverRecord
+from skulk_tui.cli.output import Column, Listing, Table
+from skulk_tui.cli.service import manager_of, models_dir_of, own_account, remove_service
+from skulk_tui.cli.service_plans import Account, unit_path
+from skulk_tui.cli.session import Session
+from skulk_tui.cli.verb import verb
+from skulk_tui.formatting import format_bytes
+from skulk_tui.own_files import state_dir
+
+
+def add_uninstall(app: typer.Typer) -> None:
+    """Register the verb."""
+    verb(app, "uninstall", examples=("skulk uninstall --dry-run", "skulk uninstall --yes"))(
+        uninstall
+    )
+
+
+def uninstall(
+    session: Session,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would go and what is kept.")
+    ] = False,
+) -> int:
+    """Remove the service; list the folders that are kept, with their bytes.
+
+    Nothing that cannot be made anew is deleted: the node's identity and its models stay.
+    """
+    manager = manager_of(sys.platform, is_root=os.geteuid() == 0, user=False)
+    account = own_account(session.environ)
+    unit = unit_path(manager, account)
+    is_there = unit.exists()
+    if is_there and not dry_run:
+        session.confirm(f"Stop the node of this machine and remove {unit}?", yes=yes)
+        remove_service(session, manager, account)
+    outcome = ("would be removed" if dry_run else "removed") if is_there else "absent"
+    records = [
+        LeftoverRecord(what="service", path=str(unit), size_bytes=None, outcome=outcome),
+        *(
+            LeftoverRecord(
+                what=what,
+                path=str(path),
+                size_bytes=bytes_in(path) if path.exists() else None,
+                outcome="kept" if path.exists() else "absent",
+            )
+            for what, path in folders_of(session, account).items()
+        ),
+    ]
+    columns = (
+        Column("WHAT"),
+        Column("PATH", least=20, wraps=True),
+        Column("SIZE", right=True),
+        Column("OUTCOME"),
+    )
+    rows = tuple((one.what, one.path, format_bytes(one.size_bytes), one.outcome) for one in records)
+    session.output.show(
+        Listing(
+            kind="leftovers",
+            items=records,
+            tables=(Table(columns, rows),),
+            names=[one.path for one in records],
+        )
+    )
+    session.narrate(
+        "Delete what is kept by hand. The program itself goes the way it came: "
+        "`uv tool uninstall skulkd` or `pipx uninstall skulkd`."
+    )
+    return exit_codes.OK
+
+
+def folders_of(session: Session, account: Account) -> Mapping[str, Path]:
+    """Give the folders that skulk may have made for this user."""
+    data = session.environ.get("XDG_DATA_HOME", "")
+    base = Path(data) if data.startswith("/") else account.home / ".local" / "share"
+    chosen = session.environ.get("SKULK_HOME")
+    home = Path(chosen).absolute() if chosen else base / "skulk"
+    return {
+        "home": home,
+        "models": models_dir_of(home) or base / "skulk-models",
+        "configuration": session.config_dir,
+        "crashes": state_dir(session.environ),
+    }
+
+
+def bytes_in(folder: Path) -> int:
+    """Count what the files of a folder take, without following links; what is locked counts 0."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(parent) / name).lstat().st_size
+            except OSError:  # it has gone meanwhile, as the files of a running node do
+                continue
+    return total
