@@ -72,6 +72,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "bundle:add_bundle_verbs",
         "Collect state, events, logs, versions and settings of the nodes in one redacted archive.",
     ),
+    "uninstall": (
+        "uninstall:add_uninstall",
+        "Remove the service; list the folders that are kept, with their bytes.",
+    ),
     "service": (
         "service:add_service_verbs",
         "The node as a service: of this user, or as root the machine.",
