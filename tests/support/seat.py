@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, final
 
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from skulk_tui.actions.all_actions import ALL_ACTIONS
 from skulk_tui.app import SkulkTui
@@ -43,8 +44,12 @@ class SeatUnderTest:
     @property
     def frame(self) -> list[str]:
         """The screen's rows of text, without what is blank at their ends."""
-        strips = self.app.screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
-        return ["".join(part.text for part in strip).rstrip() for strip in strips]
+        return ["".join(part.text for part in strip).rstrip() for strip in self.strips]
+
+    @property
+    def strips(self) -> list[Strip]:
+        """The screen's rows of cells, with their looks."""
+        return self.app.screen._compositor.render_strips()  # pyright: ignore[reportPrivateUsage]
 
     @property
     def text(self) -> str:
