@@ -10,7 +10,7 @@ from skulk_tui.view_state import ViewState
 
 _LINES: Final[Mapping[str, str]] = {
     "node": "skulk nodes --json",
-    "instance": "skulk ps {id}",
+    "instance": "skulk instance show {id}",
     "model": "skulk models show {id}",
     "transfer": "skulk models status {id}",
 }
