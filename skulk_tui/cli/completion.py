@@ -73,6 +73,6 @@ def completion(
     if session.form in {"table", "wide"}:
         session.output.write(script)
         return None
-    record = CompletionRecord(shell=shell, script=script)
+    record = CompletionRecord(name=shell, script=script)
     session.output.show(Listing(kind="completion", items=(record,), tables=(), names=(shell,)))
     return None

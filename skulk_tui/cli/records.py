@@ -313,7 +313,7 @@ class InfoRecord:
 class CompletionRecord:
     """The script of one shell."""
 
-    shell: str
+    name: str
     script: str
 
 
