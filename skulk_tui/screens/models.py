@@ -47,7 +47,7 @@ from skulk_tui.screens.plan_rows import (
     refusal_lines,
 )
 from skulk_tui.screens.store_rows import Disks, disks_of
-from skulk_tui.screens.view import Handler, Values, View
+from skulk_tui.screens.view import WIDE, Handler, Values, View
 from skulk_tui.seat import Seat
 from skulk_tui.table_model import Ref, TableModel
 from skulk_tui.view_state import Changes
@@ -125,8 +125,15 @@ class ModelsView(View):
 
     def on_resize(self, event: Resize) -> None:
         """Mark the view `narrow`; Textual has the base class do its part too."""
-        self.set_class(event.size.width < NARROW, "narrow")
-        self.call_after_refresh(self._show_plan)
+        del event
+        self.call_after_refresh(self._fit)
+
+    def _fit(self) -> None:
+        """Lay out for the size there is; the event may tell one that was passed through."""
+        width = self.size.width
+        self.set_class(0 < width < NARROW, "narrow")
+        self.set_class(width >= WIDE, "wide")
+        self._show_plan()
 
     # ---- What comes in ----
 
@@ -159,7 +166,7 @@ class ModelsView(View):
         self._follow_cursor()
         self._look_for_changes()
         self._show_where()
-        self._show_plan()
+        self._fit()
 
     def on_moved(self) -> None:
         """Plan what the cursor has come to."""
