@@ -96,9 +96,9 @@ def has_files(node: Daemon) -> bool:
 
 
 @contextmanager
-def attached(root: Path, node: Daemon, *flags: str) -> Generator[TuiProgram]:
+def attached(root: Path, node: Daemon, *flags: str, **environ: str) -> Generator[TuiProgram]:
     """Sit down in front of a node, and leave properly."""
-    with TuiProgram(root, "--node", node.url, flags=flags) as screen:
+    with TuiProgram(root, "--node", node.url, flags=flags, environ=environ) as screen:
         screen.until_shows("LIVE", f"via {node.root.name}", within_s=SHOWN_S)
         yield screen  # ruff: ignore[fallible-context-manager]  a story that failed has no end
         assert screen.leave() == 0
@@ -194,6 +194,19 @@ def test_a_view_that_is_read_only_offers_no_change_and_makes_none(
         assert "remove" not in screen.text
         screen.type("\x1b")
         assert instance_id in instances(cluster[0])
+
+
+def test_a_key_that_may_only_read_is_offered_no_change(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "den-01", arguments=("--name", "den-01")) as node:
+        made = node.http.post("/v1/keys", json={"name": "tv", "scope": "read"}).json()
+        assert node.http.put("/config", json={"cluster": {"loopback": "keyed"}}).is_success
+        with attached(tmp_path / "operator", node, SKULK_API_KEY=made["key"]) as screen:
+            screen.until_shows("RO", "1 alive")
+            screen.type(":remove den-01\r")
+            screen.until_shows("remove: the key may not")
+        with TuiProgram(tmp_path / "stranger", "--node", node.url) as screen:
+            screen.until_shows("NO ACCESS", within_s=SHOWN_S)
+            assert screen.leave() == 0
 
 
 def test_the_log_of_another_node_is_followed_here(cluster: Cluster, tmp_path: Path) -> None:

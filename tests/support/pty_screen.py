@@ -5,6 +5,7 @@ Enough of a terminal for programs that place their cursor before they write, as 
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self, final
 
@@ -106,7 +107,7 @@ class TuiProgram:
         *arguments: str,
         flags: tuple[str, ...] = (),
         size: tuple[int, int] = (100, 30),
-        **environ: str,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         base = {
             "HOME": str(root),
@@ -117,7 +118,7 @@ class TuiProgram:
             "LC_ALL": "C.UTF-8",
         }
         argv = [str(SCRIPTS / "skulk"), *arguments, "tui", "--ascii", *flags]
-        environment = clean_environment(base | environ)
+        environment = clean_environment({**base, **(environ or {})})
         self.program = PtyProgram(argv, environ=environment, size=size)
         self._grid = Grid(*size)
         self._n_fed = 0
