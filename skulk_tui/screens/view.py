@@ -151,7 +151,8 @@ class View(Container):
 
     def on_resize(self, event: Resize) -> None:
         """Mark the view `wide` (side panes) or `low` (strips and details give way to tables)."""
-        width, height = event.size
+        del event
+        width, height = self.size  # the event's may be that of a layout before this one
         self.set_class(width >= WIDE, "wide")
         self._is_low = height < LOW and width < WIDE
         self.set_class(self._is_low or self.is_dense, "low")

@@ -1,48 +1,37 @@
 """The screen Models: plans while the operator asks, exactly the plan shown, phases, stopping."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
 from rich.cells import cell_len
-from textual.events import Paste
 
-from protocol.cards import card_digest
-from protocol.control_api import CardDocument, CommandAccepted, InstanceView, PreviewsDocument
-from protocol.errors import ErrorBody
-from protocol.instances import Phase
-from protocol.placements import (
-    MemoryArithmetic,
-    PlacementRequest,
-    Plan,
-    Refusal,
-    ShardAssignment,
-    SmallestChange,
-)
 from protocol.session import Cancel, SessionRequest, row_key
 from tests.support.builders import (
-    GIB,
-    MIB,
-    a_card,
-    a_command_id,
-    a_digest,
     a_node_id,
     an_instance_id,
 )
 from tests.support.den_cluster import (
-    LLAMA,
     QWEN,
     SMALL,
     den_failure,
-    den_instance,
     den_member,
     den_models,
     den_node,
     fill,
 )
 from tests.support.frames import check_frame
+from tests.support.plan_documents import (
+    accepted,
+    no_fit,
+    previews,
+    small_instance,
+    small_plan,
+    type_command,
+    usual_previews,
+)
 from tests.support.scripted_session import ScriptedSession
 from tests.support.seat import SeatUnderTest, a_seat
 from tests.support.session_answers import Scripted, plain, refusal
@@ -61,95 +50,12 @@ _PREVIEWS = "/instance/previews"
 _PLACE = "/place_instance"
 
 
-def _memory(number: int, *, free_gib: float, claimed_gib: float = 0.0) -> MemoryArithmetic:
-    return MemoryArithmetic(
-        weights_bytes=100 * MIB,
-        kv_cache_bytes=512 * MIB,
-        overhead_bytes=400 * MIB,
-        reserved_bytes=int(claimed_gib * GIB),
-        available_bytes=int(free_gib * GIB),
-        pool="ram" if number == 4 else "vram",
-        kv_bytes_per_token=32768,
-        context_tokens=16384,
-    )
-
-
-def _plan(number: int, *, context_tokens: int = 16384, free_gib: float = 20.0) -> Plan:
-    return Plan(
-        plan_id=a_digest(f"plan {number} {context_tokens}"),
-        model_id=SMALL,
-        card_digest=a_digest("card"),
-        shape="single",
-        engine="llama_server",
-        backend="llama_server-cpu" if number == 4 else "llama_server-cuda",
-        context_tokens=context_tokens,
-        slots=4,
-        shards=(
-            ShardAssignment(
-                rank=0,
-                node_id=a_node_id(number),
-                layer_start=0,
-                layer_end=30,
-                memory=_memory(number, free_gib=free_gib),
-            ),
-        ),
-        download_bytes=145 * MIB,
-    )
-
-
-def _no_fit(number: int = 3, name: str = "rack-a6k") -> Refusal:
-    return Refusal(
-        node_id=a_node_id(number),
-        error=ErrorBody(
-            code="placement.no_fit",
-            message=f"{name}: 0.99 GiB are needed of 0.50 GiB; 0.49 GiB too little",
-            remediation="Ask for --context 4096 or less.",
-        ),
-        term="kv_cache",
-        memory=_memory(number, free_gib=0.5),
-        smallest_change=SmallestChange(
-            kind="context_tokens", context_tokens=4096, text="Ask for --context 4096 or less."
-        ),
-    )
-
-
-def _previews(plans: Sequence[Plan], *refusals: Refusal) -> PreviewsDocument:
-    return PreviewsDocument(
-        model_id=SMALL,
-        request=PlacementRequest(model_id=SMALL),
-        plans=tuple(plans),
-        refusals=refusals,
-    )
-
-
-def _usual() -> PreviewsDocument:
-    return _previews([_plan(2), _plan(1, free_gib=13.0), _plan(4, free_gib=18.0)], _no_fit())
-
-
-def _accepted(plan: Plan | None = None) -> CommandAccepted:
-    return CommandAccepted(
-        message="accepted",
-        command_id=a_command_id(7),
-        instance_id=an_instance_id(7),
-        model_id=SMALL,
-        plan=plan,
-        durable="member",
-        term=7,
-        seq=8818,
-    )
-
-
-def _small(phase: Phase, **changes: object) -> InstanceView:
-    fields: dict[str, object] = {"instance_id": an_instance_id(7)}
-    return den_instance(7, phase, plan=_plan(2), **(fields | changes))
-
-
 @pytest.fixture
 def node() -> Iterator[ScriptedSession]:
     with ScriptedSession() as scripted:
         fill(scripted)
-        scripted.answer("GET", _PREVIEWS, _usual())
-        scripted.answer("POST", _PLACE, _accepted(_plan(2)))
+        scripted.answer("GET", _PREVIEWS, usual_previews())
+        scripted.answer("POST", _PLACE, accepted(small_plan(2)))
         yield scripted
 
 
@@ -157,14 +63,6 @@ async def _go(seat: SeatUnderTest, *words: str) -> None:
     await seat.until_shows("attic-mini")
     await seat.press("2", "end")
     await seat.until_shows("Models 3", "> SmolLM2", "0/2", *words)
-
-
-async def _command(seat: SeatUnderTest, text: str, *, key: str = "colon") -> None:
-    await seat.press(key)
-    prompt = seat.app.screen.focused
-    assert prompt is not None
-    prompt.post_message(Paste(text))
-    await seat.press("enter")
 
 
 def _wishes(node: ScriptedSession) -> list[str]:
@@ -208,7 +106,7 @@ def test_a_question_under_way_is_given_up_when_what_is_asked_changes(
             await _go(seat, "planning")
             await seat.until(lambda: node.asked("GET", _PREVIEWS))
             first = node.asked("GET", _PREVIEWS)[-1].id
-            node.answer("GET", _PREVIEWS, _usual())
+            node.answer("GET", _PREVIEWS, usual_previews())
             await seat.press("plus")
             await seat.until_shows("fits")
             given_up = [one.id for one in node.seen if isinstance(one, Cancel)]
@@ -256,12 +154,14 @@ def test_placing_shows_the_same_figures_and_sends_exactly_the_plan_shown(
             assert node.asked("POST", _PLACE) == []
             await seat.press("enter")
             await seat.until_shows("Cancel")
-            node.rows("placements", {row_key("instance", an_instance_id(7)): _small("download")})
+            node.rows(
+                "placements", {row_key("instance", an_instance_id(7)): small_instance("download")}
+            )
             await seat.until_shows("Cancel")  # whatever moves below
             await seat.press("p")
             await seat.until(lambda: node.asked("POST", _PLACE))
             (sent,) = node.asked("POST", _PLACE)
-            assert sent.body["plan_id"] == _plan(1).plan_id
+            assert sent.body["plan_id"] == small_plan(1).plan_id
             assert sent.body["model_id"] == SMALL
             await seat.until_shows("is accepted as", "u undo")
 
@@ -272,7 +172,7 @@ def test_a_plan_that_no_longer_holds_is_told_made_anew_and_nothing_is_applied(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        now = _plan(4, context_tokens=8192)
+        now = small_plan(4, context_tokens=8192)
         node.answer(
             "POST",
             _PLACE,
@@ -282,7 +182,7 @@ def test_a_plan_that_no_longer_holds_is_told_made_anew_and_nothing_is_applied(
             await _go(seat, "> A one node")
             await seat.press("enter")
             await seat.until_shows("Cancel", "den-02")
-            node.answer("GET", _PREVIEWS, _previews([now], _no_fit()))
+            node.answer("GET", _PREVIEWS, previews([now], no_fit()))
             await seat.press("p")
             await seat.until_shows("nothing was placed", "> A one node  attic-mini")
             await seat.until_shows("changed: nodes den-02 -> attic-mini")
@@ -297,7 +197,7 @@ def test_a_plan_is_made_anew_when_the_cluster_changes(
     async def story() -> None:
         async with a_seat(node.url, tmp_path) as seat:
             await _go(seat, "> A one node  den-02")
-            node.answer("GET", _PREVIEWS, _previews([_plan(1, free_gib=13.0)], _no_fit()))
+            node.answer("GET", _PREVIEWS, previews([small_plan(1, free_gib=13.0)], no_fit()))
             lost = den_node(2, member=den_member(2, liveness="lost", presence="lost"))
             node.rows("cluster", {row_key("node", a_node_id(2)): lost})
             await seat.until_shows("> A one node  den-01", "changed: nodes den-02 -> den-01")
@@ -310,7 +210,7 @@ def test_a_refusal_names_the_term_the_shortage_and_the_change_that_fits(
     node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     async def story() -> None:
-        node.answer("GET", _PREVIEWS, _previews([], _no_fit()))
+        node.answer("GET", _PREVIEWS, previews([], no_fit()))
         async with a_seat(node.url, tmp_path, size=size) as seat:
             await _go(seat, "no fit")
             check_frame(f"models-refusal-{size[0]}x{size[1]}", await seat.settled())
@@ -327,7 +227,7 @@ def test_phases_are_told_node_by_node_with_bytes_rate_and_time_left(
     node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     async def story() -> None:
-        node.rows("placements", {row_key("instance", an_instance_id(7)): _small("load")})
+        node.rows("placements", {row_key("instance", an_instance_id(7)): small_instance("load")})
         async with a_seat(node.url, tmp_path, size=size) as seat:
             await _go(seat, "load", "fits")
             check_frame(f"models-phases-{size[0]}x{size[1]}", await seat.settled())
@@ -340,14 +240,14 @@ def test_x_stops_at_any_phase_and_undo_places_the_same_again(
 ) -> None:
     async def story() -> None:
         path = f"/instance/{an_instance_id(7)}"
-        node.answer("DELETE", path, _accepted())
+        node.answer("DELETE", path, accepted())
         key = row_key("instance", an_instance_id(7))
-        node.rows("placements", {key: _small("download")})
+        node.rows("placements", {key: small_instance("download")})
         async with a_seat(node.url, tmp_path) as seat:
             await _go(seat, "download")
             await seat.press("x")
             await seat.until_shows("Stop HuggingFaceTB", "in the phase download", "skulk stop")
-            node.rows("placements", {key: _small("load")})
+            node.rows("placements", {key: small_instance("load")})
             await seat.press("x")
             await seat.until(lambda: node.asked("DELETE", path))
             node.rows("placements", {key: None})
@@ -358,7 +258,7 @@ def test_x_stops_at_any_phase_and_undo_places_the_same_again(
             await seat.until(lambda: node.asked("POST", _PLACE))
             sent = node.asked("POST", _PLACE)[0].body
             assert sent["nodes"] == [a_node_id(2)]
-            assert sent["plan_id"] == _plan(2).plan_id
+            assert sent["plan_id"] == small_plan(2).plan_id
 
     asyncio.run(story())
 
@@ -369,7 +269,7 @@ def test_stopping_what_serves_says_how_many_requests_fail_and_what_is_freed(
     async def story() -> None:
         async with a_seat(node.url, tmp_path) as seat:
             await _go(seat, "fits")
-            await _command(seat, f"stop {an_instance_id(1)}")
+            await type_command(seat, f"stop {an_instance_id(1)}")
             await seat.until_shows(
                 "Stop bartowski/Llama", "3 requests are running and would fail", "Frees 49.1 GiB",
                 "x stop now",
@@ -385,11 +285,11 @@ def test_a_failed_instance_says_why_and_is_tried_again(
 ) -> None:
     async def story() -> None:
         path = f"/instance/{an_instance_id(7)}/retry"
-        node.answer("POST", path, _accepted())
+        node.answer("POST", path, accepted())
         failure = den_failure(7)
         node.rows(
             "placements",
-            {row_key("instance", an_instance_id(7)): _small("failed", failure=failure)},
+            {row_key("instance", an_instance_id(7)): small_instance("failed", failure=failure)},
         )
         async with a_seat(node.url, tmp_path) as seat:
             await _go(seat, "failed", "SIGKILL")
@@ -407,7 +307,9 @@ def test_a_command_asks_from_every_screen_and_names_what_is_wrong(
     async def story() -> None:
         async with a_seat(node.url, tmp_path, size=(140, 24)) as seat:
             await seat.until_shows("attic-mini")
-            await _command(seat, f"plan {SMALL} on den-01,den-02 not rack-a6k shape one ctx 4096")
+            await type_command(
+                seat, f"plan {SMALL} on den-01,den-02 not rack-a6k shape one ctx 4096"
+            )
             await seat.until_shows("[2 Models]", "> SmolLM2", "[x] den-02", "[-] rack-a6k", "fits")
             await seat.until_shows(
                 "--nodes den-01,den-02 --exclude rack-a6k --shape single --context 4096"
@@ -418,7 +320,7 @@ def test_a_command_asks_from_every_screen_and_names_what_is_wrong(
                 (f"plan {SMALL} ctx 10", "from 256 to 16777216"),
                 (f"plan {SMALL} backend tpu", "'tpu' is no backend"),
             ):
-                await _command(seat, words)
+                await type_command(seat, words)
                 await seat.until_shows(problem)
 
     asyncio.run(story())
@@ -430,11 +332,11 @@ def test_place_as_a_command_waits_for_the_plan_and_asks(
     async def story() -> None:
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("attic-mini")
-            await _command(seat, f"place {SMALL} slots 4")
+            await type_command(seat, f"place {SMALL} slots 4")
             await seat.until_shows("Place HuggingFaceTB", "--slots 4")
             await seat.press("escape")
-            node.answer("GET", _PREVIEWS, _previews([], _no_fit()))
-            await _command(seat, f"place {SMALL} slots 5")
+            node.answer("GET", _PREVIEWS, previews([], no_fit()))
+            await type_command(seat, f"place {SMALL} slots 5")
             await seat.until_shows("error: rack-a6k: 0.99 GiB")
             assert node.asked("POST", _PLACE) == []
 
@@ -452,18 +354,18 @@ def test_the_cursor_and_a_dialog_hold_their_objects_while_rows_move(
             await seat.until_shows("Models 4", "> SmolLM2")
             await seat.press("tab", "down")
             await seat.until_shows("> B one node  den-01")
-            node.answer("GET", _PREVIEWS, _previews([_plan(1, free_gib=13.0), _plan(2)]))
+            node.answer("GET", _PREVIEWS, previews([small_plan(1, free_gib=13.0), small_plan(2)]))
             node.rows("cluster", {row_key("node", a_node_id(3)): None})
             await seat.until_shows("> A one node  den-01", "  B one node  den-02")
             await seat.press("enter")
             await seat.until_shows("Place HuggingFaceTB", "den-01")
             node.rows("models", {row_key("model", SMALL): None})
-            node.answer("GET", _PREVIEWS, _previews([_plan(2)]))
+            node.answer("GET", _PREVIEWS, previews([small_plan(2)]))
             await seat.until_shows("Models 3")
             await seat.press("p")
             await seat.until(lambda: node.asked("POST", _PLACE))
             sent = node.asked("POST", _PLACE)[0].body
-            assert (sent["model_id"], sent["plan_id"]) == (SMALL, _plan(1).plan_id)
+            assert (sent["model_id"], sent["plan_id"]) == (SMALL, small_plan(1).plan_id)
 
     asyncio.run(story())
 
@@ -473,7 +375,7 @@ def test_a_read_key_plans_and_is_offered_nothing_that_changes(
 ) -> None:
     async def story() -> None:
         node.scope = "read"
-        node.rows("placements", {row_key("instance", an_instance_id(7)): _small("ready")})
+        node.rows("placements", {row_key("instance", an_instance_id(7)): small_instance("ready")})
         async with a_seat(node.url, tmp_path) as seat:
             await _go(seat, "fits", "RO")
             for key, title in (("enter", "place"), ("x", "stop")):
@@ -484,7 +386,7 @@ def test_a_read_key_plans_and_is_offered_nothing_that_changes(
             assert "Stop an instance" not in seat.text
             assert "placing the plan" not in seat.text
             await seat.press("escape")
-            await _command(seat, f"place {SMALL}")
+            await type_command(seat, f"place {SMALL}")
             await seat.until_shows("place: the key may not")
             assert [one for one in node.requests if one.method != "GET"] == []
 
@@ -497,7 +399,7 @@ def test_hostile_node_names_are_shown_literally_aligned_and_in_no_command(
     async def story() -> None:
         async with a_seat(node.url, tmp_path, size=(100, 24)) as seat:
             await _go(seat, "fits")
-            await _command(seat, f"plan {SMALL} on {a_node_id(2)}")
+            await type_command(seat, f"plan {SMALL} on {a_node_id(2)}")
             await seat.until_shows("--nodes den-02")
             for name, shown in _HOSTILE:
                 hostile = den_node(2, member=den_member(2, name=name))
@@ -536,13 +438,13 @@ def test_without_models_the_screen_says_how_to_get_one(
 def test_facets_choose_models_by_size_family_node_and_fit(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
-    def previews(request: SessionRequest) -> Scripted:
+    def answer_previews(request: SessionRequest) -> Scripted:
         is_small = "SmolLM2" in request.query
-        answer = _usual() if is_small else _previews([], _no_fit())
+        answer = usual_previews() if is_small else previews([], no_fit())
         return Scripted(body=plain(answer))
 
     async def story() -> None:
-        node.answer("GET", _PREVIEWS, previews)
+        node.answer("GET", _PREVIEWS, answer_previews)
         async with a_seat(node.url, tmp_path, size=(140, 20)) as seat:
             await _go(seat, "fits")
             for words, n_left in (
@@ -553,7 +455,7 @@ def test_facets_choose_models_by_size_family_node_and_fit(
                 ("fits:yes", 1),
                 ("fits:no", 2),
             ):
-                await _command(seat, words, key="slash")
+                await type_command(seat, words, key="slash")
                 await seat.until_shows(f"({n_left} of 3)")
                 await seat.press("escape")
 
@@ -574,68 +476,5 @@ def test_the_dry_run_shows_every_candidate_and_the_command_is_copied(
             await seat.until_shows("wrote")
             copied = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
             assert any(f"skulk place {SMALL} --plan" in text for text in copied)
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_an_instance_shows_shards_figures_failures_and_its_engines_log(
-    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
-) -> None:
-    async def story() -> None:
-        async with a_seat(node.url, tmp_path, size=size) as seat:
-            await seat.until_shows("attic-mini")
-            await _command(seat, f"instance {an_instance_id(1)}")
-            await seat.until_shows("Shards 3", "no attempt has failed")
-            await seat.until(
-                lambda: [one.instance_id for one in node.subscribed("logs")] == [an_instance_id(1)]
-            )
-            check_frame(f"instance-{size[0]}x{size[1]}", await seat.settled())
-            await seat.press("x")
-            await seat.until_shows("3 requests are running")
-            await seat.press("escape", "down", "enter")
-            await seat.until_shows("- den-02 -", "- Runs 1")
-
-    asyncio.run(story())
-
-
-def test_an_instance_that_failed_tells_its_log_and_stays_readable_when_it_is_gone(
-    node: ScriptedSession, tmp_path: Path
-) -> None:
-    async def story() -> None:
-        key, failure = row_key("instance", an_instance_id(7)), den_failure(7)
-        node.rows("placements", {key: _small("failed", failure=failure)})
-        node.rows("placements", {row_key("failure", an_instance_id(7)): failure})
-        async with a_seat(node.url, tmp_path, size=(160, 50)) as seat:
-            await seat.until_shows("attic-mini")
-            await _command(seat, f"instance {an_instance_id(7)}")
-            await seat.until_shows("SIGKILL", "| loading tensors", "| killed", "--context 4096")
-            node.rows("placements", {key: None})
-            await seat.until_shows("placed no more", "SIGKILL")
-            await seat.press("x")
-            await seat.until_shows("error: this instance is placed no more")
-
-    asyncio.run(story())
-
-
-@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_a_model_shows_what_runs_its_card_and_its_failures(
-    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
-) -> None:
-    async def story() -> None:
-        path = f"/models/cards/{LLAMA.replace('/', '%2F')}"
-        card = a_card(model_id=LLAMA)
-        node.answer("GET", path, CardDocument(card=card, digest=card_digest(card)))
-        async with a_seat(node.url, tmp_path, size=size) as seat:
-            await seat.until_shows("attic-mini")
-            await seat.press("2", "home", "o")
-            await seat.until_shows(
-                "- Runs", "1 placed", "16,384 served now" if size[1] > 16 else "43.0"
-            )
-            await seat.until(lambda: node.asked("GET", path))
-            await seat.pilot.pause(0.2)
-            check_frame(f"model-{size[0]}x{size[1]}", await seat.settled())
-            await seat.press("enter")
-            await seat.until_shows("Shards 3")
 
     asyncio.run(story())
