@@ -145,7 +145,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         """Show a dialog and give its answer; Ctrl-Q there leaves the program."""
         answer = await self.push_screen_wait(dialog)
         if answer == LEAVE:
-            self.exit(0)
+            self._leave()
             return None
         return answer
 
