@@ -71,6 +71,8 @@ class TlsProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="tls proxy")
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._is_stopping = False
         self.n_bytes = 0
         """How many bytes clients have sent after the handshake."""
 
@@ -97,32 +99,41 @@ class TlsProxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
+        """End by aborting connections: a handler that is cancelled while it dials leaks its end."""
         assert self._server is not None
+        self._is_stopping = True
         self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
+        for end in tuple(self._ends):
+            end.transport.abort()
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(tuple(self._tasks), timeout=5)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._ends.add(writer)
+        try:
+            await self._join(reader, writer)
+        finally:
+            writer.transport.abort()
+            self._ends.discard(writer)
+            self._tasks.discard(task)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             plain_reader, plain_writer = await asyncio.open_connection("127.0.0.1", self._node_port)
         except OSError:
-            writer.transport.abort()
-            self._tasks.discard(task)
             return
+        self._ends.add(plain_writer)
         back = self._loop.create_task(self._pump(plain_reader, writer, is_from_client=False))
         try:
-            await self._pump(reader, plain_writer, is_from_client=True)
+            if not self._is_stopping:
+                await self._pump(reader, plain_writer, is_from_client=True)
         finally:
-            back.cancel()
+            plain_writer.transport.abort()
+            self._ends.discard(plain_writer)
             await asyncio.wait([back])
-            for end in (writer, plain_writer):
-                end.transport.abort()
-            self._tasks.discard(task)
 
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_from_client: bool
