@@ -1,7 +1,7 @@
 """The chats of a scripted session: what each answers, and how far it has been let go."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -70,13 +70,10 @@ class ScriptedChats:
         """Add the chunks of a chat, as they are sent, before a good end."""
         self._chosen.append(([*events, *last_chunks(len(events))], None))
 
-    def refuse(
-        self, code: ErrorCode, message: str, *, status: int = 400, **documents: object
-    ) -> None:
-        """Refuse every chat from now on."""
-        self._refusal = refusal(
-            code, message, status=status, remediation="do it otherwise", **documents
-        ).body["error"]
+    def refuse(self, code: ErrorCode, message: str, documents: Mapping[str, object]) -> None:
+        """Refuse every chat from now on, with documents beside the words."""
+        envelope = refusal(code, message).body["error"]
+        self._refusal = {**envelope, **{name: plain(item) for name, item in documents.items()}}
 
     def accept(self) -> None:
         """Refuse none any more."""

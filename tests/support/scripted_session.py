@@ -225,7 +225,7 @@ class ScriptedSession:
         self, code: ErrorCode, message: str = "it cannot be done", **documents: object
     ) -> None:
         """Refuse every chat from now on; documents stand beside the error's words."""
-        self._chats.refuse(code, message, **documents)
+        self._chats.refuse(code, message, documents)
 
     def accept_chats(self) -> None:
         """Refuse none any more."""
