@@ -4,6 +4,7 @@ Pure: frames go in with the time they came at, and what changed comes out. Every
 is read from here, and nothing here knows a widget, a socket or a clock.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,17 +46,37 @@ _DOCUMENTS: Final[Mapping[str, type[FrozenModel]]] = {**_KINDS}
 """The same, for kinds that a newer node may have."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@final
 class Row:
-    """A row with its age.
+    """A row with its age; read only once somebody looks at it.
 
-    Invariant: `document` is of the type that `protocol.session.RowKind` names for the key's kind.
+    Rows may change far more often than a screen is drawn, and reading one is most of what a change
+    costs.
+
+    Args:
+        kind: What the row is read as.
+        raw: As it came.
+        at: When it came, in monotonic seconds.
     """
 
-    key: str
-    document: FrozenModel
-    at: float
-    """When it came, in monotonic seconds."""
+    __slots__ = ("_document", "_is_read", "_kind", "_raw", "at")
+
+    def __init__(self, kind: type[FrozenModel], raw: object, at: float) -> None:
+        self._kind = kind
+        self._raw = raw
+        self.at = at
+        self._is_read = False
+        self._document: FrozenModel | None = None
+
+    @property
+    def document(self) -> FrozenModel | None:
+        """The row's document; None where it is in a form that this build cannot read."""
+        if not self._is_read:
+            self._is_read = True
+            with contextlib.suppress(ValidationError):
+                self._document = self._kind.model_validate(self._raw, extra="ignore")
+            self._raw = None
+        return self._document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +142,6 @@ class ViewState:
     def __init__(self) -> None:
         self.hello: NodeHello | None = None
         self.feed: FeedState = "full"
-        self.n_unreadable = 0
-        """Rows of a known kind that this build cannot read: the node is of another build."""
         self._rows: dict[str, Row] = {}
         self._by_subscription: dict[int, set[str]] = {}
         self._lines: dict[int, LineBuffer] = {}
@@ -163,13 +182,6 @@ class ViewState:
         self._lines.setdefault(frame.id, LineBuffer()).take(frame)
         return Changes(line_ids=frozenset({frame.id}))
 
-    def adopt(self, old_id: int, new_id: int) -> None:
-        """Go on with a subscription under the id that it has in a new session."""
-        if old_id in self._by_subscription:
-            self._by_subscription[new_id] = self._by_subscription.pop(old_id)
-        if old_id in self._lines:
-            self._lines[new_id] = self._lines.pop(old_id)
-
     def drop(self, subscription_id: int) -> Changes:
         """Forget a subscription and what it brought."""
         self._lines.pop(subscription_id, None)
@@ -178,6 +190,11 @@ class ViewState:
         )
 
     # ---- What is known ----
+
+    @property
+    def n_unreadable(self) -> int:
+        """How many rows are of a known kind and cannot be read: the node is of another build."""
+        return sum(1 for row in self._rows.values() if row.document is None)
 
     def row(self, key: str) -> Row | None:
         """Give a row, with its age."""
@@ -242,7 +259,7 @@ class ViewState:
         return {
             key.partition("/")[2]: row.document
             for key, row in self._rows.items()
-            if isinstance(row.document, NodeHealthView)
+            if kind_of_row(key) == "health" and isinstance(row.document, NodeHealthView)
         }
 
     def name_of(self, node_id: str) -> str:
@@ -255,23 +272,15 @@ class ViewState:
     # ---- Rows ----
 
     def _all(self, kind: type[DocumentT], prefix: RowKind) -> list[DocumentT]:
-        return [
-            row.document
-            for key, row in self._rows.items()
-            if isinstance(row.document, kind) and kind_of_row(key) == prefix
-        ]
+        documents = (row.document for key, row in self._rows.items() if kind_of_row(key) == prefix)
+        return [document for document in documents if isinstance(document, kind)]
 
     def _keep(self, key: str, document: object, now: float) -> bool:
-        """Keep a row; False where it is of a kind, or in a form, that this build cannot read."""
+        """Keep a row; False where it is of a kind that this build does not know."""
         kind = _DOCUMENTS.get(kind_of_row(key))
         if kind is None:
             return False
-        try:
-            read = kind.model_validate(document, extra="ignore")
-        except ValidationError:
-            self.n_unreadable += 1
-            return False
-        self._rows[key] = Row(key=key, document=read, at=now)
+        self._rows[key] = Row(kind, document, now)
         return True
 
     def _forget(self, keys: Iterable[str]) -> set[str]:

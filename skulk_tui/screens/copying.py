@@ -41,7 +41,8 @@ def copyables(ref: Ref, view: ViewState, *, row: str) -> Sequence[Copyable]:
     add("i", "id     ", ref.id if ref.id != ref.shown else "")
     add("r", "row    ", row)
     kept = view.row(f"{ref.kind}/{ref.id}")
-    add("j", "JSON   ", "" if kept is None else kept.document.model_dump_json(indent=2))
+    document = kept.document if kept is not None else None
+    add("j", "JSON   ", "" if document is None else document.model_dump_json(indent=2))
     form = _LINES.get(ref.kind, "")
     add("c", "command", form.format(id=ref.id))
     return found
