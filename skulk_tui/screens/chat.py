@@ -232,6 +232,12 @@ class ChatView(View):
         self._keeping.keep_draft(self._main.conversation.id, "")
 
     def _again(self) -> None:
+        if not self._main.conversation.exchanges:
+            raise ClientError(
+                "client.usage",
+                "nothing has been asked yet",
+                remediation="Type a question, and enter sends it.",
+            )
         self._ask(None)
 
     def _ask(self, question: str | None) -> None:

@@ -245,6 +245,10 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         """Do an action; what goes wrong is told, and nothing ends."""
         try:
             handler = await self._find_handler(action)
+            if handler is not None and not values and not action.condition(self.situation):
+                # A command that names nothing is about the selection, as its key is.
+                self.seat.tell(self._why_not(action, self.situation))
+                return
             awaited = handler(values) if handler is not None else None
             if awaited is not None:
                 self.run_worker(self._finish(awaited, action.title), exit_on_error=False)

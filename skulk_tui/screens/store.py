@@ -18,6 +18,7 @@ from skulk_tui.screens.store_rows import (
     disks_of,
     free_line,
     nodes_holding,
+    ref_of_transfer,
     stored_columns,
     stored_rows,
     transfer_lines,
@@ -49,6 +50,7 @@ class StoreView(View):
         self._is_asking = False
         self._asked_at: float | None = None
         self._problem: SkulkError | None = None
+        self._under_way: set[Ref] = set()
         self.transfers = TablePane(
             "transfers",
             "Transfers",
@@ -91,6 +93,10 @@ class StoreView(View):
         """Show what changed."""
         del changes
         view, glyphs = self.seat.view, self.seat.glyphs
+        running = {ref_of_transfer(one) for one in view.transfers if one.state == "running"}
+        if self._under_way - running:
+            self._ask()  # what has ended lies on a disk now, or not
+        self._under_way = running
         self.transfers.model.set_rows(transfer_rows(view, glyphs))
         self.transfers.note = transfers_state(view)
         self.stored.model.set_columns(stored_columns(self.disks, view))

@@ -238,3 +238,20 @@ def test_a_flood_of_log_lines_is_kept_within_its_bound_and_what_is_dropped_is_co
             await seat.until_shows("3 new below")
 
     asyncio.run(story())
+
+
+def test_a_command_about_a_selection_says_so_where_nothing_is_selected(
+    tmp_path: Path, node: ScriptedSession
+) -> None:
+    async def story() -> None:
+        node.snapshot("models", {})
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            for command in ("again", "prune", "pull", "place", "stop", "retry-instance"):
+                await seat.press("colon")
+                await seat.type(command)
+                await seat.press("enter")
+                await seat.pilot.pause(0.3)
+                assert "the log has the story" not in seat.text
+
+    asyncio.run(story())

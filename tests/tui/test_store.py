@@ -92,8 +92,12 @@ def test_a_transfer_moves_fails_with_its_cause_and_goes(
             )
             node.rows("transfers", {key: failed})
             await seat.until_shows("failed", "nothing came for 60 s", "goes on from there")
+            n_asked = len(node.asked("GET", "/store/storage"))
+            node.rows("transfers", {key: den_transfer()})
+            await seat.until_shows("download", "1 active")
             node.rows("transfers", {key: None})
             await seat.until_shows("nothing is being fetched")
+            await seat.until(lambda: len(node.asked("GET", "/store/storage")) > n_asked)
 
     asyncio.run(story())
 
