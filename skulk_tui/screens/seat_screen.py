@@ -245,11 +245,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         """Do an action; what goes wrong is told, and nothing ends."""
         try:
             handler = await self._find_handler(action)
-            if handler is not None and not values and not action.condition(self.situation):
-                # A command that names nothing is about the selection, as its key is.
-                self.seat.tell(self._why_not(action, self.situation))
-                return
-            awaited = handler(values) if handler is not None else None
+            awaited = self._begin(handler, action, values) if handler is not None else None
             if awaited is not None:
                 self.run_worker(self._finish(awaited, action.title), exit_on_error=False)
         except SkulkError as error:
@@ -257,6 +253,14 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         except Exception:  # ruff: ignore[blind-except]  a bug in one action must not end the seat
             self._tell_bug(action.title)
         self.redraw_rows()
+
+    def _begin(self, handler: Handler, action: Action, values: Values) -> Awaitable[None] | None:
+        """Call a handler; a command that names nothing is about the selection, as its key is."""
+        situation = self.situation
+        if not values and not action.condition(situation):
+            self.seat.tell(self._why_not(action, situation))
+            return None
+        return handler(values)
 
     async def _find_handler(self, action: Action) -> Handler | None:
         """Find what does an action, going to where it is known: a command works from everywhere."""
