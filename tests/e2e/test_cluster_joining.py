@@ -533,8 +533,16 @@ def test_a_guest_removed_on_its_way_goes_on_alone_and_may_come_again(
     assert removed.is_success, removed.text
 
     def is_alone_and_closed() -> bool:
+        # Between two lives it answers nothing, or that it is stopping.
         with contextlib.suppress(httpx.TransportError):
-            return is_alone(guest) and not cluster_of(guest)["is_open"]
+            answer = guest.http.get("/v1/cluster")
+            document = answer.json()
+            return bool(
+                answer.is_success
+                and len(document["members"]) == 1
+                and document["role"] == "master"
+                and not document["is_open"]
+            )
         return False
 
     wait_until(is_alone_and_closed, timeout_s=30, what="it goes on alone")

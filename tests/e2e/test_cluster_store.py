@@ -147,6 +147,7 @@ def test_a_model_of_one_node_is_placed_on_another_which_fetches_it_from_there(
         giver.start()
         formed.wait_agreed()
         instance_id = door.place(DEMO_MODEL_ID, nodes=[node_id(taker)], context_tokens=2048)
+        taker.wait_heard(instance_id)
         sources: set[str] = set()
 
         def is_here() -> bool:

@@ -100,7 +100,7 @@ def test_events_are_followed_over_the_death_of_the_master_without_gap_or_repeat(
         master.kill()
         for number in range(5):
             make_key(other, f"after-{number}")
-        last = cluster_of(follower)["commit_seq"]
+        last = cluster_of(other)["commit_seq"]
         wait_until(
             lambda: bool(events.lines) and events.lines[-1]["seq"] >= last,
             timeout_s=20,

@@ -237,6 +237,11 @@ class Daemon:
         document: dict[str, Any] = answer.json()
         return document
 
+    def wait_heard(self, instance_id: str) -> None:
+        """Wait until this node has heard of an instance that was placed through another one."""
+        path = f"/instance/{instance_id}"
+        wait_until(lambda: self.http.get(path).is_success, timeout_s=5, what="it hears of it")
+
     def wait_phase(
         self, instance_id: str, phase: str = "ready", *, timeout_s: float = 60
     ) -> dict[str, Any]:
@@ -246,6 +251,7 @@ class Daemon:
             AssertionError: It failed instead, or took longer; carries the document.
         """
         deadline = time.monotonic() + timeout_s
+        self.wait_heard(instance_id)
         while True:
             document = self.instance(instance_id)
             if document["phase"] == phase:
