@@ -253,7 +253,8 @@ class LinkMachine:
             self._ratio = None
             self._n_failed = self._n_failed_here = self._n_waits = 0
             self._reason = self._remedy = ""
-            self._enter("live", now)
+            if self._word != "stale":  # only a frame takes that back
+                self._enter("live", now)
         return ()
 
     def _on_broken(self, broken: Broken, now: float) -> tuple[LinkEffect, ...]:

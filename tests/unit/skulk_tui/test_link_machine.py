@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skulk_tui.link_machine import (
@@ -376,6 +376,7 @@ INPUTS = st.one_of(
 )
 
 
+@example(steps=[(0.0, Opened(node_name="den-01")), (3.0, Synced(ratio=1.0))], seed=0)
 @given(st.lists(st.tuples(st.floats(0, 20), INPUTS), max_size=30), st.integers(0, 99))
 def test_whatever_happens_a_link_is_never_forgotten(
     steps: list[tuple[float, LinkInput]], seed: int
