@@ -19,7 +19,7 @@ from bench.prober import Stream, outage_s
 from bench.sides import CHAT_PATH, PACED, Ask, stop, write_cards
 from skulkd.core.sight import LAG_REMEMBERED_S
 from tests.support.cluster import Cluster, cluster_of
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, wait_until
 
 N_KILLS: Final = 12
 N_STOPS: Final = 5
@@ -100,6 +100,13 @@ async def _read_streams(master: Daemon, door: Daemon) -> tuple[list[Stream], flo
     return streams, struck_s
 
 
+def _answers(door: Daemon) -> bool:
+    """Whether a node reaches the model; one whose host has just begun is refused for a moment."""
+    question = {"role": "user", "content": "?"}
+    body = {"model": PACED, "messages": [question], "max_tokens": 1}
+    return door.http.post(CHAT_PATH, json=body).is_success
+
+
 def _streams_once(cluster: Cluster) -> tuple[int, float, float]:
     """Kill the master during streams; give lost frames, and the longest gap after and before."""
     master, door, host = _roles(cluster)
@@ -107,6 +114,7 @@ def _streams_once(cluster: Cluster) -> tuple[int, float, float]:
     instance = host.place(PACED, nodes=[host_id], slots=N_STREAMS, context_tokens=_CONTEXT_TOKENS)
     host.wait_phase(instance)
     door.wait_phase(instance)
+    wait_until(lambda: _answers(door), timeout_s=5, what="the door reaches the host")
     streams, struck_s = asyncio.run(_read_streams(master, door))
     n_lost = sum(N_TOKENS - len(stream.frames_s) for stream in streams)
     assert all(stream.is_whole for stream in streams), "a stream did not end as it should"
