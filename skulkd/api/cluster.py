@@ -2,6 +2,8 @@
 
 from typing import final
 
+from pydantic import ValidationError
+
 from protocol.cluster_api import (
     HandoverBody,
     HandoverDone,
@@ -82,13 +84,15 @@ class ClusterRoutes:
     async def revoke_token(self, request: Request) -> Answer:
         """`DELETE /v1/cluster/tokens/{token_id}`."""
         token_id = TokenId(request.params["token_id"])
-        if token_id not in self._deps.state.state.join_tokens:
+        # The master judges whether there is one: this node may not have heard of a new one yet.
+        try:
+            command = RevokeJoinToken(command_id=mint(self._deps, request), token_id=token_id)
+        except ValidationError as error:
             raise RequestError(
                 "request.not_found",
-                f"there is no invitation {token_id[:40]!r}",
+                f"{token_id[:40]!r} is no id of an invitation",
                 remediation="See `skulk cluster tokens`.",
-            )
-        command = RevokeJoinToken(command_id=mint(self._deps, request), token_id=token_id)
+            ) from error
         return await self._submit(command, f"Nobody joins by {token_id} any more.")
 
     async def join(self, request: Request) -> Answer:

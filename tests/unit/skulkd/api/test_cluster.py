@@ -128,10 +128,23 @@ def test_invitations_are_listed_without_secrets_and_can_be_revoked() -> None:
         command = api.daemon.gateway.submitted[0]
         assert isinstance(command, RevokeJoinToken)
         assert command.token_id == TOKEN.token_id
-        unknown = await api.client.delete("/v1/cluster/tokens/join-bbbbbbbb")
-        assert unknown.status_code == 404
+        garbled = await api.client.delete("/v1/cluster/tokens/JOIN-1")
+        assert garbled.status_code == 404
+        assert len(api.daemon.gateway.submitted) == 1
 
     with_api(story, daemon)
+
+
+def test_an_invitation_that_this_node_has_yet_to_hear_of_is_revoked_by_the_master() -> None:
+    async def story(api: Api) -> None:
+        path = f"/v1/cluster/tokens/{TOKEN.token_id}"
+        assert (await api.client.delete(path)).status_code == 200
+        api.daemon.gateway.refusal = ClusterError(
+            "cluster.token_unknown", "this cluster knows no such invitation", remediation=""
+        )
+        assert (await api.client.delete(path)).status_code == 404
+
+    with_api(story)
 
 
 # ---- Joining -----------------------------------------------------------------------------------
