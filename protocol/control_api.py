@@ -182,6 +182,8 @@ class InstanceView(ControlModel):
     slots: int
     in_flight: int | None = None
     queued: int | None = None
+    tokens_per_s: float | None = None
+    """Generated in the last seconds; None while no node tells."""
     unreachable_nodes: tuple[NodeIdField, ...] = ()
     """Those of its nodes that the answering node cannot send requests to now: while there are any,
     it serves nobody there, whatever its phase."""

@@ -192,7 +192,13 @@ def _fields_of(reading: Reading, now: float) -> tuple[object, ...]:
                 reading.source[:_MAX_TEXT],
             )
         case InstanceReading():
-            return (age_s, reading.in_flight, reading.queued, reading.slots)
+            return (
+                age_s,
+                reading.in_flight,
+                reading.queued,
+                reading.slots,
+                reading.tokens_per_s,
+            )
         case HoldingsReading():
             holdings = reading.holdings[:MAX_HOLDINGS]
             return (
@@ -263,7 +269,7 @@ def _transfer(source: _Source, fields: tuple[object, ...]) -> TransferReading:
 
 
 def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
-    age_s, in_flight, queued, slots = fields_of(fields, 4)
+    age_s, in_flight, queued, slots, tokens_per_s = fields_of(fields, 5)
     return InstanceReading(
         instance_id=InstanceId(source.key[1]),
         node_id=source.node_id,
@@ -271,6 +277,7 @@ def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
         in_flight=number_of(in_flight),
         queued=number_of(queued),
         slots=number_of(slots),
+        tokens_per_s=measure_of(tokens_per_s),
     )
 
 

@@ -93,6 +93,13 @@ def format_tokens_per_s(tokens: int, seconds: float | None) -> str:
     return UNKNOWN if not seconds or seconds <= 0 else f"{tokens / seconds:.1f} tok/s"
 
 
+def format_throughput(tokens_per_s: float | None) -> str:
+    """Write a rate that a node has told: `37.2 tok/s`, and `0 tok/s` at rest."""
+    if tokens_per_s is None:
+        return UNKNOWN
+    return f"{tokens_per_s:.1f} tok/s" if tokens_per_s else "0 tok/s"
+
+
 def format_age(then_ms: int | None, *, now_ms: int) -> str:
     """Write how long ago a wall-clock stamp was; a stamp from the future counts as now."""
     return UNKNOWN if then_ms is None else format_duration(max(0, now_ms - then_ms) / 1000)

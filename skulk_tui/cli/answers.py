@@ -176,6 +176,7 @@ def instance_record(view: InstanceView, names: Names) -> InstanceRecord:
         slots=view.slots,
         in_flight=view.in_flight,
         queued=view.queued,
+        tokens_per_s=view.tokens_per_s,
         needed_bytes=sum(shard.memory.needed_bytes for shard in view.plan.shards),
         pids=tuple(runner.pid for runner in view.runners if runner.pid is not None),
         load_ms=view.launch.load_ms if view.launch else None,

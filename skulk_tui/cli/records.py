@@ -101,6 +101,8 @@ class InstanceRecord:
     slots: int
     in_flight: int | None
     queued: int | None
+    tokens_per_s: float | None
+    """Generated in the last seconds; None while no node tells."""
     needed_bytes: int
     pids: tuple[int, ...]
     load_ms: int | None

@@ -26,6 +26,7 @@ from skulk_tui.formatting import (
     format_percent,
     format_rate,
     format_rtt,
+    format_throughput,
     joined,
 )
 
@@ -138,6 +139,7 @@ def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Tabl
             Column("BACKEND", least=12, drop=4),
             Column("CONTEXT", right=True, drop=3),
             Column("BUSY", right=True),
+            Column("TOK/S", right=True, drop=5),
             Column("MEMORY", right=True, drop=2),
             Column("AGE", right=True, drop=1),
             Column("QUEUED", right=True, wide_only=True),
@@ -155,6 +157,7 @@ def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Tabl
                 one.backend,
                 format_count(one.context_tokens),
                 f"{UNKNOWN if one.in_flight is None else one.in_flight}/{one.slots}",
+                rate_text(one.tokens_per_s),
                 format_bytes(one.needed_bytes),
                 format_age(one.placed_at_ms, now_ms=now_ms),
                 format_count(one.queued),
@@ -166,6 +169,11 @@ def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Tabl
             for one in instances
         ),
     )
+
+
+def rate_text(tokens_per_s: float | None) -> str:
+    """Write a rate for a column that has its unit in its head."""
+    return format_throughput(tokens_per_s).partition(" ")[0]
 
 
 def failures_tables(instances: Sequence[InstanceRecord]) -> tuple[Table, ...]:
@@ -242,6 +250,7 @@ def instance_tables(instance: InstanceRecord, *, now_ms: int) -> tuple[Table, ..
         ("slots", str(instance.slots)),
         ("in flight", format_count(instance.in_flight)),
         ("queued", format_count(instance.queued)),
+        ("rate", format_throughput(instance.tokens_per_s)),
         ("memory", format_bytes(instance.needed_bytes)),
         ("pids", joined(str(pid) for pid in instance.pids)),
         ("loaded in", format_duration(_seconds(instance.load_ms))),

@@ -11,7 +11,7 @@ from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Column, Listing, Table
 from skulk_tui.cli.records import InstanceRecord, NodeRecord, StatusRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.tables import phase_text
+from skulk_tui.cli.tables import phase_text, rate_text
 from skulk_tui.cli.verb import verb
 from skulk_tui.cli.waiting import state_of
 from skulk_tui.formatting import (
@@ -182,6 +182,7 @@ def _instances(status: StatusRecord, *, now_ms: int) -> Table:
             Column("NODE", least=6),
             Column("BUSY", right=True),
             Column("QUEUED", right=True, drop=3),
+            Column("TOK/S", right=True, drop=4),
             Column("MEMORY", right=True, drop=2),
             Column("AGE", right=True, drop=1),
         ),
@@ -193,6 +194,7 @@ def _instances(status: StatusRecord, *, now_ms: int) -> Table:
                 joined(one.node_names),
                 f"{UNKNOWN if one.in_flight is None else one.in_flight}/{one.slots}",
                 format_count(one.queued),
+                rate_text(one.tokens_per_s),
                 format_bytes(one.needed_bytes),
                 format_age(one.placed_at_ms, now_ms=now_ms),
             )

@@ -8,7 +8,7 @@ from typing import Final
 
 from protocol.cluster_api import NodeView
 from protocol.control_api import InstanceView, LinkEdge
-from skulk_tui.formatting import UNKNOWN, format_bytes, format_duration
+from skulk_tui.formatting import UNKNOWN, format_bytes, format_duration, format_throughput
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
 from skulk_tui.table_model import Column, Ref, TableRow
@@ -151,6 +151,8 @@ def _route_head(item: InstanceView) -> Line:
         load = f"  {item.in_flight} of {item.slots} slots"
         if item.queued:
             load += f", {item.queued} waiting"
+    if item.tokens_per_s:
+        load += f"  {format_throughput(item.tokens_per_s)}"
     return line(
         span(short_model(item.model_id), "strong"),
         f"  {shape}  ",

@@ -13,6 +13,7 @@ from skulk_tui.formatting import (
     format_duration,
     format_percent,
     format_rate,
+    format_throughput,
     rfc3339,
 )
 from skulk_tui.lines import Line, Span, line, span, toned
@@ -119,7 +120,8 @@ def instance_lines(item: InstanceView, view: ViewState) -> Sequence[Line]:
 def _load(item: InstanceView) -> Line:
     busy = UNKNOWN if item.in_flight is None else str(item.in_flight)
     queued = UNKNOWN if item.queued is None else str(item.queued)
-    return line(f"{busy} of {item.slots} slots busy, {queued} waiting")
+    rate = "" if item.tokens_per_s is None else f", {format_throughput(item.tokens_per_s)}"
+    return line(f"{busy} of {item.slots} slots busy, {queued} waiting{rate}")
 
 
 def _memory(plan: Plan) -> Line:

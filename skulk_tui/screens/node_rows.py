@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from protocol.cluster_api import NodeView
-from skulk_tui.formatting import UNKNOWN, format_bytes, format_duration, rfc3339
+from skulk_tui.formatting import UNKNOWN, format_bytes, format_duration, format_throughput, rfc3339
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import Line, Span, line, span, toned
 from skulk_tui.screens.cluster_rows import ref_of_instance
@@ -16,6 +16,7 @@ RUN_COLUMNS = (
     Column(key="memory", title="MEMORY", width=9, align="right"),
     Column(key="phase", title="PHASE", width=9),
     Column(key="load", title="SLOTS", width=8, drop=1),
+    Column(key="rate", title="TOK/S", width=6, align="right", drop=2),
     Column(key="pid", title="PID", width=7, align="right", drop=2),
 )
 
@@ -111,6 +112,7 @@ def run_rows(node_id: str, view: ViewState) -> Sequence[TableRow]:
                         "memory": line(format_bytes(taken)),
                         "phase": line(runner.phase if runner else item.phase),
                         "load": line(load),
+                        "rate": line(format_throughput(item.tokens_per_s).partition(" ")[0]),
                         "pid": line(str(runner.pid) if runner and runner.pid else UNKNOWN),
                     },
                     sort={"memory": taken},

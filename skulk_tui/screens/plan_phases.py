@@ -6,7 +6,13 @@ from typing import Final
 from protocol.control_api import InstanceView, ProgressView, RunnerView
 from protocol.instances import LOADING_PHASES, PHASE_ORDER, InstanceFailure, Phase
 from protocol.placements import ShardAssignment
-from skulk_tui.formatting import format_bytes, format_duration, format_percent, format_rate
+from skulk_tui.formatting import (
+    format_bytes,
+    format_duration,
+    format_percent,
+    format_rate,
+    format_throughput,
+)
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, fit, line, span, wrapped
 from skulk_tui.screens.cluster_rows import ref_of_instance
@@ -53,6 +59,8 @@ def run_head(item: InstanceView) -> Line:
         load = f"  {item.in_flight} of {item.slots} slots"
     if item.queued:
         load += f", {item.queued} waiting"
+    if item.tokens_per_s:
+        load += f"  {format_throughput(item.tokens_per_s)}"
     return line(
         Span(" "), span(item.instance_id, "strong"), "  ",
         Span(phase_word(item.phase), tone_of(item.phase)), attempt, load,

@@ -41,6 +41,11 @@ def cluster_head(cluster: ClusterDocument, state: StateDocument) -> ClusterHead:
     """Give the cluster in short."""
     phases = [instance.phase for instance in state.instances.values()]
     failed = phases.count("failed")
+    rates = [
+        instance.tokens_per_s
+        for instance in state.instances.values()
+        if instance.tokens_per_s is not None and instance.phase == "ready"
+    ]
     unwell = sum(1 for health in state.node_health.values() if health.level != "ok")
     return ClusterHead(
         name=cluster.name,
@@ -55,6 +60,7 @@ def cluster_head(cluster: ClusterDocument, state: StateDocument) -> ClusterHead:
         ready=phases.count("ready"),
         loading=sum(1 for phase in phases if phase in LOADING_PHASES),
         failed=failed,
+        tokens_per_s=round(sum(rates), 1) if rates else None,
         alerts=unwell + failed,
         is_durable=cluster.journal == "durable",
     )

@@ -67,6 +67,7 @@ def instance_view(
         slots=instance.plan.slots,
         in_flight=reading.in_flight if reading else None,
         queued=reading.queued if reading else None,
+        tokens_per_s=reading.tokens_per_s if reading else None,
         unreachable_nodes=tuple(
             shard.node_id for shard in instance.plan.shards if not is_reachable(shard.node_id)
         ),

@@ -14,6 +14,7 @@ from protocol.data_frames import Failed, Frame
 from protocol.errors import ErrorBody, SkulkError
 from protocol.ids import CommandId
 from protocol.tasks import ChatTask
+from skulkd.core.throughput import Throughput
 from skulkd.worker.slots import Admission, Slots
 
 T = TypeVar("T")
@@ -86,6 +87,8 @@ class Serving:
         self._client = client
         self._slots = slots
         self._streams: dict[CommandId, OpenStream] = {}
+        self.throughput = Throughput()
+        """Of all its answers."""
 
     @property
     def slots(self) -> Slots:
@@ -106,11 +109,12 @@ class Serving:
         admission: Admission | None = None
         frames: AsyncGenerator[Frame] | None = None
         terminal: Failed | None = None
+        passed = self.throughput.begin().passed
         try:
             admission = await stream.wait(self._slots.acquire(task))
             frames = self._client.chat(admission.task)
             while True:
-                yield await stream.wait(anext(frames))
+                yield passed(await stream.wait(anext(frames)))
         except StopAsyncIteration:
             pass
         except StreamEndedError as ended:

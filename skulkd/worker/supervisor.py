@@ -46,7 +46,8 @@ from skulkd.core.lifecycle import (
 )
 from skulkd.core.reconcile import DesiredRunner, ObservedRunner, RunnerKey
 from skulkd.core.runner_errors import Exited
-from skulkd.runtime.tasks import Tasks, run_blocking, timeout
+from skulkd.core.throughput import PERIOD_S
+from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
 from skulkd.worker.engine_run import EngineRun, EngineServices
 from skulkd.worker.launchers.base import EngineProcess
 from skulkd.worker.reporter import Reporter
@@ -116,6 +117,8 @@ class RunnerSupervisor:
         self._report: ReportPhase | ReportFailure | None = None
         """The last one."""
         self._stop_error = _stopped()
+        self._meter: asyncio.Task[None] | None = None
+        """Tells how fast the engine is, while it answers."""
 
     def report_again(self) -> None:
         """Say anew how far this runner is: what was said before may be in no log any more."""
@@ -369,11 +372,33 @@ class RunnerSupervisor:
                 in_flight=serving.slots.n_running,
                 queued=serving.slots.n_queued,
                 slots=serving.slots.slots,
+                tokens_per_s=serving.throughput.rate(services.clock.monotonic_s()),
             )
         )
+        if self._meter is None and serving.slots.n_running:
+            self._meter = services.tasks.start(
+                self._measure(serving), name=f"meter {self._key.instance_id}", essential=False
+            )
+
+    async def _measure(self, serving: Serving) -> None:
+        """Tell the rate now and then while there is one; at rest nothing is told."""
+        try:
+            is_moving = True
+            while is_moving and self._serving is serving:
+                await sleep(PERIOD_S)
+                clock = self._services.clock
+                is_moving = (
+                    serving.slots.n_running > 0
+                    or serving.throughput.rate(clock.monotonic_s()) > 0.0
+                )
+                self._put_load()
+        finally:
+            self._meter = None
 
     def _end_serving(self, error: ErrorBody) -> None:
         serving, self._serving = self._serving, None
+        if self._meter is not None:
+            self._meter.cancel()
         if serving is not None:
             serving.close(error)
 

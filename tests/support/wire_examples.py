@@ -245,6 +245,7 @@ READINGS: Final[tuple[Reading, ...]] = (
         in_flight=2,
         queued=1,
         slots=4,
+        tokens_per_s=37.3,
     ),
     HoldingsReading(
         node_id=a_node_id(1),

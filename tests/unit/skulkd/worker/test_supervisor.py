@@ -19,11 +19,12 @@ from engines.base import (
     LoadStatus,
 )
 from protocol.commands import Command, CommandReply, ReportFailure, ReportPhase
-from protocol.data_frames import Finished, Frame, Started, Usage
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, Usage
 from protocol.errors import RunnerError
-from protocol.ids import CommandId
+from protocol.ids import CommandId, NodeId
 from protocol.instances import Phase
-from protocol.tasks import ChatTask
+from protocol.readings import InstanceReading, Reading, ReadingKey
+from protocol.tasks import ChatMessage, ChatTask
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.reconcile import DesiredRunner, RunnerKey
@@ -66,6 +67,8 @@ class Script:
     load_s: float = 1.0
     progress_every_s: float | None = 0.1
     answer_s: float = 0.1
+    words: int = 0
+    """Of an answer, ten a second."""
     dies_at_s: float | None = None
     dies_of: ExitStatus = field(default_factory=lambda: ExitStatus(exit_code=3))
     heeds: frozenset[signal.Signals] = frozenset({signal.SIGTERM, signal.SIGKILL})
@@ -172,7 +175,10 @@ class FakeEngine:
     async def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
         await sleep(self.script.answer_s)
         yield Started(1)
-        yield Finished("length", Usage(1, 1))
+        for _ in range(self.script.words if (task.max_tokens or 0) > 1 else 0):
+            await sleep(0.1)
+            yield Chunk(text="word ")
+        yield Finished("length", Usage(1, max(1, self.script.words)))
 
     async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
         return ()
@@ -285,6 +291,15 @@ class Bench:
         raise AssertionError(story)
 
 
+def a_chat_task() -> ChatTask:
+    return ChatTask(
+        command_id=a_command_id(99),
+        model_id=CARD.model_id,
+        messages=(ChatMessage(role="user", content="x"),),
+        max_tokens=1000,
+    )
+
+
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run_virtual(story, limit_s=LIMIT_S)
 
@@ -305,6 +320,52 @@ def test_phases_are_reported_in_order_and_the_launch_with_ready() -> None:
         bench.runner.stop()
         await bench.runner.wait_ended()
         assert bench.engine.n_closed == 1
+        await bench.close()
+
+    run(story)
+
+
+def test_how_fast_it_answers_is_told_while_it_does_and_nothing_at_rest() -> None:
+    async def story() -> None:
+        bench = Bench(Script(words=300))
+        await bench.wait_ready()
+        told: list[tuple[float, float | None]] = []
+
+        def on_reading(_node: NodeId, _key: ReadingKey, reading: Reading | None) -> None:
+            if isinstance(reading, InstanceReading):
+                told.append((bench.loop.time(), reading.tokens_per_s))
+
+        bench.table.subscribe(on_reading)
+        serving = bench.runner.serving
+        assert serving is not None
+        frames = [frame async for frame in serving.chat(a_chat_task())]
+        assert len(frames) == 302
+        ended_s = bench.loop.time()
+        await sleep(60)
+        rates = [rate for at_s, rate in told if ended_s - 20 < at_s < ended_s]
+        assert len(rates) <= 11  # every two seconds, however many tokens there are
+        assert all(rate is not None and 8 <= rate <= 12 for rate in rates)
+        last_s, last = told[-1]
+        assert last == pytest.approx(0.0)
+        assert last_s < ended_s + 12  # and then it is silent
+        bench.runner.stop()
+        await bench.runner.wait_ended()
+        await bench.close()
+
+    run(story)
+
+
+def test_a_runner_that_stops_in_an_answer_leaves_nothing_behind_that_tells() -> None:
+    async def story() -> None:
+        bench = Bench(Script(words=10_000))
+        await bench.wait_ready()
+        serving = bench.runner.serving
+        assert serving is not None
+        answer = serving.chat(a_chat_task())
+        assert await anext(answer) == Started(1)
+        bench.runner.stop()
+        assert isinstance([frame async for frame in answer][-1], Failed)
+        await bench.runner.wait_ended()
         await bench.close()
 
     run(story)

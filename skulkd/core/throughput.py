@@ -1,0 +1,84 @@
+"""How many tokens a second one engine generates, told from the frames that pass. Pure.
+
+A frame holds about one token, but engines differ: some send several at once, and some send frames
+that hold none. How many tokens a frame has is therefore learnt from the answers that have finished,
+whose engine gives their exact number; until one has, a frame counts as one token.
+"""
+
+from collections import deque
+from typing import Final, final
+
+from protocol.data_frames import Finished, Frame
+
+WINDOW_S: Final = 6.0
+"""The rate is that of the last seconds."""
+PERIOD_S: Final = 2.0
+"""How often it is worth telling."""
+_FORGET_FRAMES: Final = 100_000
+"""Of finished answers; beyond it the earlier ones weigh half."""
+
+
+@final
+class Throughput:
+    """What one engine says to all its clients."""
+
+    __slots__ = ("_finished_frames", "_finished_tokens", "_samples", "n_frames")
+
+    def __init__(self) -> None:
+        self.n_frames = 0
+        """All that have passed."""
+        self._samples: deque[tuple[float, int]] = deque()
+        self._finished_frames = 0.0
+        self._finished_tokens = 0.0
+
+    def begin(self) -> "Answer":
+        """An answer begins."""
+        return Answer(self)
+
+    def finish(self, *, n_frames: int, n_tokens: int) -> None:
+        """An answer of so many frames has ended, and its engine has counted its tokens."""
+        if self._finished_frames > _FORGET_FRAMES:
+            self._finished_frames /= 2
+            self._finished_tokens /= 2
+        self._finished_frames += n_frames
+        self._finished_tokens += max(0, n_tokens)
+
+    def rate(self, now: float) -> float:
+        """Give tokens a second of the last `WINDOW_S`, and remember that it was asked for now.
+
+        Asked for the first time, or after a pause longer than the window, it is 0.0: there is
+        nothing to compare with yet.
+        """
+        samples = self._samples
+        while samples and now - samples[0][0] > WINDOW_S:
+            samples.popleft()
+        began_s, n_before = samples[0] if samples else (now, self.n_frames)
+        if not samples or now - samples[-1][0] >= PERIOD_S / 2:
+            samples.append((now, self.n_frames))
+        if now <= began_s:
+            return 0.0
+        frames_per_s = (self.n_frames - n_before) / (now - began_s)
+        return round(frames_per_s * self._tokens_per_frame, 1)
+
+    @property
+    def _tokens_per_frame(self) -> float:
+        return self._finished_tokens / self._finished_frames if self._finished_frames else 1.0
+
+
+@final
+class Answer:
+    """The frames of one answer; they pass through it one by one, in the path of every token."""
+
+    __slots__ = ("_n_frames", "_throughput")
+
+    def __init__(self, throughput: Throughput) -> None:
+        self._throughput = throughput
+        self._n_frames = 0
+
+    def passed(self, frame: Frame) -> Frame:
+        """Count a frame, and give it back."""
+        self._n_frames += 1
+        self._throughput.n_frames += 1
+        if type(frame) is Finished:
+            self._throughput.finish(n_frames=self._n_frames, n_tokens=frame.usage.completion_tokens)
+        return frame
