@@ -15,12 +15,13 @@ FAST := $(wildcard tests/unit tests/property tests/scripts tests/architecture)
 SLOW := $(wildcard tests/contract tests/conformance tests/simulation tests/tui tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check unit test simulate test-root test-net test-systemd wheel-test bench lock clean
+.PHONY: help demo check unit test test-failed simulate test-root test-net test-systemd wheel-test bench lock clean
 
 help:
 	@echo "make demo        start a daemon, place a real model, ask it a question (KEEP=1: leave it up)"
 	@echo "make check       format, lint, types, import contracts, fast tests"
 	@echo "make test        check, then contract, conformance, simulation and e2e tests"
+	@echo "make test-failed  once more, alone, what failed in the slow part of make test"
 	@echo "make simulate    clusters through SEEDS=n further histories, from SEED_START=k"
 	@echo "make test-root   tests that mount file systems, in a mount namespace (Linux, root or user namespaces)"
 	@echo "make test-net    three machines on a bridge, in network namespaces (Linux, root or user namespaces)"
@@ -58,6 +59,10 @@ unit: $(INSTALLED)
 
 test: check
 	$(BIN)/pytest -q $(SLOW)
+
+# What failed the last time, by itself; nothing to run is a failure, too.
+test-failed: $(INSTALLED)
+	$(BIN)/pytest -v --last-failed --last-failed-no-failures none $(SLOW)
 
 simulate: $(INSTALLED)
 	SKULK_TEST_SEEDS=$(or $(SEEDS),1000) SKULK_TEST_SEED_START=$(or $(SEED_START),1000) \
