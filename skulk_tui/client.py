@@ -319,6 +319,7 @@ class NodeClient:
     def _lines(self, response: "httpx.Response") -> Iterator[str]:
         rest = ""
         for text in response.iter_text():
+            self._within(0.0)  # a stream that always has something to say is never late by itself
             *whole, rest = (rest + text).split("\n")
             if len(rest) > LINE_MAX_CHARS:
                 fault = f"a line is longer than {LINE_MAX_CHARS} characters"

@@ -166,16 +166,22 @@ class Session:
     @cached_property
     def client(self) -> NodeClient:
         """The node, as this command asks it."""
-        client = NodeClient(
-            self.target,
-            clock=self.clock,
-            deadline_s=self.deadline_s,
-            trust=self.trust
-            if any(url.startswith("https:") for url in self.target.addresses)
-            else None,
-        )
+        client = self._client_of(self.target)
         self._clients.append(client)
         return client
+
+    def another_client(self) -> NodeClient:
+        """Make a further connection to the node that answers, for a thread that closes it."""
+        return self._client_of(self.client.target)
+
+    def _client_of(self, target: Target) -> NodeClient:
+        has_tls = any(url.startswith("https:") for url in target.addresses)
+        return NodeClient(
+            target,
+            clock=self.clock,
+            deadline_s=self.deadline_s,
+            trust=self.trust if has_tls else None,
+        )
 
     @property
     def asked_node(self) -> str | None:

@@ -42,6 +42,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "instance": ("instances:add_instance_verbs", "One instance."),
     "chat": ("chat:add_chat", "Ask a placed model; the answer streams to standard output."),
+    "bench": (
+        "bench:add_bench",
+        "Measure how fast a placed model answers: time to the first token, tokens a second.",
+    ),
     "tui": (
         "tui:add_tui",
         "Operate the cluster from a full-screen terminal: nodes, models, chat, store, diagnostics.",

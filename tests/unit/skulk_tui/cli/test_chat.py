@@ -69,6 +69,12 @@ def test_options_become_the_request(node: FakeNode) -> None:
     }
 
 
+def test_the_budget_ends_a_stream_that_always_has_something_to_say(node: FakeNode) -> None:
+    node.on("POST", CHAT, Answer(pieces=(b": wait\n\n",) * 100, pause_s=0.05))
+    ran = skulk("chat", MODEL, "What?", "--timeout", "300ms", node=node.url)
+    assert (ran.code, len(ran.err.splitlines())) == (124, 3)
+
+
 @pytest.mark.parametrize("arguments", [(), ("-",)])
 def test_the_question_comes_from_stdin_when_it_is_not_an_argument(
     node: FakeNode, arguments: tuple[str, ...]

@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from protocol.session import TimelineEntry
-from skulk_tui.cli import cluster_records, operation_records, records
+from skulk_tui.cli import bench_figures, cluster_records, operation_records, records
 from tests.support.builders import MODEL, NOW_MS, a_command_id, an_instance_id
 from tests.support.cluster_documents import SIX_WORDS, TOKEN_ID
 from tests.support.command_line import skulk
@@ -98,6 +98,7 @@ CASES = [
     Case(arguments=("models", "rm", MODEL, "--yes"), kind="outcomes", record=records.OutcomeRecord),
     Case(arguments=("models", "files"), kind="files", record=records.FileRecord),
     Case(arguments=("chat", MODEL, "hello"), kind="chat", record=records.ChatRecord),
+    Case(arguments=("bench", MODEL, "-n", "1"), kind="bench", record=bench_figures.BenchRecord),
     Case(arguments=("keys", "create", "laptop"), kind="keys", record=records.KeyRecord),
     Case(arguments=("keys", "list"), kind="keys", record=records.KeyRecord),
     Case(
