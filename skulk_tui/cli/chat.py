@@ -291,7 +291,7 @@ def _ask_now(session: Session, asking: Asking, turns: list[Turn]) -> str:
             _show_piece(session, piece, raw=asking.raw)
     ended_s = session.clock.monotonic_s()
     text = "".join(piece.text for piece in said)
-    if not session.output.is_json and text and not text.endswith("\n"):
+    if not session.output.is_for_programs and text and not text.endswith("\n"):
         session.output.write("\n")
     reader.close()
     record = _record(asking, reader, said, times=(started_s, first_s, ended_s))
@@ -301,8 +301,8 @@ def _ask_now(session: Session, asking: Asking, turns: list[Turn]) -> str:
 
 def _show_piece(session: Session, piece: "Piece", *, raw: bool) -> None:
     if session.form == "jsonl":
-        session.output.line_of_json({"type": "chunk", **asdict(piece)})
-    elif session.form != "json" and piece.text:
+        session.output.write_record({"type": "chunk", **asdict(piece)})
+    elif not session.output.is_for_programs and piece.text:
         is_safe = raw or not session.output.is_terminal
         session.output.write(piece.text if is_safe else strip_controls(piece.text))
 
@@ -336,11 +336,11 @@ def _record(
 
 
 def _conclude(session: Session, asking: Asking, record: ChatRecord) -> None:
-    if session.form == "json":
+    if session.form in {"json", "yaml"}:
         session.output.show(Listing(kind="chat", items=(record,), tables=(), names=()))
     elif session.form == "jsonl":
-        session.output.line_of_json({"type": "finished", **asdict(record)})
-    if record.finish_reason == "length" and not session.output.is_json:
+        session.output.write_record({"type": "finished", **asdict(record)})
+    if record.finish_reason == "length" and not session.output.is_for_programs:
         session.narrate("(cut at the token limit; --max-tokens allows more)")
     if asking.stats:
         session.narrate(stats_line(record))

@@ -219,7 +219,7 @@ def list_strangers(session: Session) -> int | None:
             names=[record.address for record in records],
         )
     )
-    if not records and not session.output.is_json:
+    if not records and not session.output.is_for_programs:
         session.narrate("Nobody was refused within the last hour.")
     return None
 
@@ -280,7 +280,7 @@ def _narrate_invitation(session: Session, made: Invitation) -> None:
         session.narrate(f"this node listens to other nodes now, at {joined(made.addresses)}")
     uses = "once" if made.uses == 1 else f"{made.uses} times"
     session.narrate(f"{made.token_id} serves {uses}, for {format_duration(max(0.0, left_s))}")
-    if session.output.is_json:
+    if session.output.is_for_programs:
         return
     if made.kind == "token":
         session.narrate("on the other machine: `skulk cluster join -`, and paste it")
@@ -304,7 +304,7 @@ def list_tokens(session: Session) -> int | None:
             names=[record.token_id for record in records],
         )
     )
-    if not records and not session.output.is_json:
+    if not records and not session.output.is_for_programs:
         session.narrate("There is no invitation. Make one: `skulk cluster invite`.")
     return None
 

@@ -89,7 +89,7 @@ def _machine_check(session: Session) -> list[str] | None:
 
     Its output is its own: it is no listing of a node, so programs are given the error instead.
     """
-    if not session.target.is_loopback or session.output.is_json:
+    if not session.target.is_loopback or session.output.is_for_programs:
         return None
     beside = Path(sys.argv[0]).resolve().parent if Path(sys.argv[0]).name == "skulk" else None
     paths = [session.environ.get("PATH", ""), str(beside or "")]

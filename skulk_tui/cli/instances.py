@@ -84,7 +84,7 @@ def list_instances(session: Session, *, watch: WatchOption = False) -> int | Non
             names=[record.instance_id for record in records],
         )
     )
-    if not records and not session.output.is_json:
+    if not records and not session.output.is_for_programs:
         session.narrate("Nothing is placed. Place a model: `skulk place MODEL`.")
     return None
 

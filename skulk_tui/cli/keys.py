@@ -106,7 +106,7 @@ def list_keys(session: Session) -> int | None:
             names=[record.key_id for record in records],
         )
     )
-    if not records and not session.output.is_json:
+    if not records and not session.output.is_for_programs:
         session.narrate("There is no API key. Make one: `skulk keys create NAME`.")
     return None
 

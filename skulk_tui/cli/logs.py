@@ -98,7 +98,7 @@ def show_logs(
                 names=[strip_controls(record.message) for record in records],
             )
         )
-    if not records and not session.output.is_json:
+    if not records and not session.output.is_for_programs:
         session.narrate("There is no line in that log.")
     return None
 
@@ -173,7 +173,7 @@ def show_events(
                 names=[str(record.seq) for record in records],
             )
         )
-    if not records and not session.output.is_json:
+    if not records and not session.output.is_for_programs:
         session.narrate(f"There is no event after seq {after}.")
     return None
 
@@ -201,9 +201,9 @@ def _write_each(
     session: Session, records: list[LogLineRecord] | list[EventRecord], texts: list[str]
 ) -> None:
     """Write what has come, one a line; JSON of a stream is always an object a line."""
-    if session.output.is_json:
+    if session.output.is_for_programs:
         for record in records:
-            session.output.line_of_json(plain(record))
+            session.output.write_record(plain(record))
     else:
         _write_lines(session, texts)
 

@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 _SHORT_LINE: Final = ".br\n"
 _COMMON: Final = frozenset(
-    {"--node", "--cluster", "--output", "--json", "--color", "--quiet", "--timeout", "--insecure"}
+    {
+        "--node",
+        "--cluster",
+        "--output",
+        "--json",
+        "--columns",
+        "--no-headers",
+        "--color",
+        "--quiet",
+        "--timeout",
+        "--insecure",
+    }
 )
 
 

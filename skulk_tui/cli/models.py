@@ -114,7 +114,7 @@ def list_models(session: Session, *, watch: WatchOption = False) -> int | None:
             names=[record.model_id for record in records],
         )
     )
-    if not records and not session.output.is_json:
+    if not records and not session.output.is_for_programs:
         session.narrate("The catalogue is empty. Add a model: `skulk models import PATH`.")
     return None
 

@@ -1,17 +1,19 @@
-"""What a command puts on stdout: one listing, as table, JSON, lines of JSON, or names.
+"""What a command puts on stdout: one listing, as table, JSON, lines of JSON, YAML, or names.
 
 stdout is data; everything that is told about it goes to stderr. rich is imported when a table is
-drawn, not before.
+drawn, and yaml when YAML is written, not before.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any, Final, Literal, TextIO, final, get_args
 
+from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.formatting import strip_controls
 
-OutputFormat = Literal["table", "wide", "json", "jsonl", "name"]
+OutputFormat = Literal["table", "wide", "json", "jsonl", "yaml", "name"]
 OUTPUT_FORMATS: Final[tuple[OutputFormat, ...]] = get_args(OutputFormat)
 ColorWhen = Literal["auto", "always", "never"]
 COLOR_CHOICES: Final[tuple[ColorWhen, ...]] = get_args(ColorWhen)
@@ -20,6 +22,8 @@ COLOR_CHOICES: Final[tuple[ColorWhen, ...]] = get_args(ColorWhen)
 _UNBOUNDED_WIDTH: Final = 100_000
 GAP: Final = 2
 """Spaces between columns."""
+_FOR_PROGRAMS: Final[frozenset[OutputFormat]] = frozenset({"json", "jsonl", "yaml"})
+_APART: Final = re.compile(r"[^0-9a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,15 @@ class Listing:
     """Position in the cluster's log that the answer reflects, where the answer says."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableWish:
+    """What is wanted of a table."""
+
+    columns: tuple[str, ...] = ()
+    """Only these, in this order; none is what the table shows by itself."""
+    has_heads: bool = True
+
+
 @final
 class Output:
     """Writes listings to stdout.
@@ -72,11 +85,19 @@ class Output:
         form: How listings are written.
         color: Whether tables are coloured.
         width: Columns of the terminal; None when it is none, and then nothing is cut.
+        wish: What is wanted of tables.
     """
 
     def __init__(
-        self, stream: TextIO, *, form: OutputFormat, color: bool, width: int | None
+        self,
+        stream: TextIO,
+        *,
+        form: OutputFormat,
+        color: bool,
+        width: int | None,
+        wish: TableWish | None = None,
     ) -> None:
+        self._wish = wish or TableWish()
         self._stream = stream
         self.form: OutputFormat = form
         self._color = color
@@ -84,9 +105,9 @@ class Output:
         self._is_ascii = (stream.encoding or "").lower() == "ascii"
 
     @property
-    def is_json(self) -> bool:
+    def is_for_programs(self) -> bool:
         """Does a machine read this?"""
-        return self.form in {"json", "jsonl"}
+        return is_for_programs(self.form)
 
     @property
     def is_terminal(self) -> bool:
@@ -94,30 +115,52 @@ class Output:
         return self._width is not None
 
     def show(self, listing: Listing) -> None:
-        """Write a listing whole, in the form chosen."""
+        """Write a listing whole, in the form chosen.
+
+        Raises:
+            ClientError: `client.usage`; a column was wanted that no table has.
+        """
         match self.form:
             case "json":
                 self.write(self._json(document(listing), indent=2) + "\n")
             case "jsonl":
                 for item in listing.items:
-                    self.line_of_json(plain(item))
+                    self.write_record(plain(item))
+            case "yaml":
+                self.write(self._yaml(document(listing)))
             case "name":
                 self.write("".join(f"{name}\n" for name in listing.names))
             case "table" | "wide":
                 self.write(self.text_of(listing.tables))
 
     def text_of(self, tables: Sequence[Table]) -> str:
-        """Draw tables one below the other, without those that have no rows."""
+        """Draw tables one below the other, without those that have no rows.
+
+        Raises:
+            ClientError: `client.usage`; a column was wanted that no table has.
+        """
+        if self._wish.columns and tables:
+            tables = with_columns(tables, self._wish.columns)
         return "\n".join(self._draw(table) for table in tables if table.rows)
 
-    def line_of_json(self, value: object) -> None:
-        """Write one value as one line."""
-        self.write(self._json(value, separators=(",", ":")) + "\n")
+    def write_record(self, value: object) -> None:
+        """Write one of several values that come one after the other: a line, or a document."""
+        if self.form == "yaml":
+            self.write("---\n" + self._yaml(value))
+        else:
+            self.write(self._json(value, separators=(",", ":")) + "\n")
 
     def _json(
         self, value: object, *, indent: int | None = None, separators: tuple[str, str] | None = None
     ) -> str:
         return json.dumps(value, ensure_ascii=self._is_ascii, indent=indent, separators=separators)
+
+    def _yaml(self, value: object) -> str:
+        import yaml
+
+        return yaml.safe_dump(  # pyright: ignore[reportUnknownMemberType]  stubs leave one open
+            value, sort_keys=False, allow_unicode=not self._is_ascii, width=_UNBOUNDED_WIDTH
+        )
 
     def write(self, text: str) -> None:
         """Write data and push it out.
@@ -140,14 +183,22 @@ class Output:
             if self.form == "wide" or not column.wide_only
         }
         cells = {
-            index: [column.title, *(self._cell(row[index]) for row in table.rows)]
+            index: [
+                column.title if self._wish.has_heads else "",
+                *(self._cell(row[index]) for row in table.rows),
+            ]
             for index, column in shown.items()
         }
         natural = {index: max(map(cell_len, texts)) for index, texts in cells.items()}
         room = self._width if self.form == "table" else None
         widths = natural if room is None else fit(shown, natural, room)
         rich_table = RichTable(
-            box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold", show_edge=False
+            box=None,
+            pad_edge=False,
+            padding=(0, GAP, 0, 0),
+            header_style="bold",
+            show_edge=False,
+            show_header=self._wish.has_heads,
         )
         for index, width in widths.items():
             column = shown[index]
@@ -174,6 +225,41 @@ class Output:
     def _cell(self, text: str) -> str:
         flat = text.replace("\n", " ").replace("\t", " ")
         return strip_controls(flat) if self.is_terminal else flat
+
+
+def is_for_programs(form: OutputFormat) -> bool:
+    """Does a machine read what is written in this form?"""
+    return form in _FOR_PROGRAMS
+
+
+def with_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
+    """Leave of each table the columns that are named, in that order; a table with none goes.
+
+    Args:
+        tables: Of one listing.
+        names: Titles of columns, in capitals or not, with `-` or `_` for what is no letter.
+
+    Raises:
+        ClientError: `client.usage`; no table has such a column.
+    """
+    wanted = [_key(name) for name in names]
+    known = {_key(column.title): column.title for one in tables for column in one.columns}
+    for name, key in zip(names, wanted, strict=True):
+        if key not in known:
+            raise unknown_value("a column of this listing", name, known)
+    return [left for one in tables if (left := _left(one, wanted)).columns]
+
+
+def _key(title: str) -> str:
+    return _APART.sub("-", title.casefold()).strip("-")
+
+
+def _left(table: Table, wanted: Sequence[str]) -> Table:
+    at = {_key(column.title): index for index, column in enumerate(table.columns)}
+    kept = [at[key] for key in wanted if key in at]
+    # What somebody asked for is neither for wide tables alone nor left out where it is narrow.
+    columns = (replace(table.columns[index], wide_only=False, drop=0) for index in kept)
+    return Table(tuple(columns), tuple(tuple(row[index] for index in kept) for row in table.rows))
 
 
 def fit(columns: Mapping[int, Column], natural: Mapping[int, int], room: int) -> dict[int, int]:

@@ -176,7 +176,7 @@ class Placing:
             session.narrate(f"accepted as {instance_id}: {plan_text(accepted.plan, self.names)}")
         if not wait:
             session.narrate(instance_hint(instance_id))
-        if id_only and not session.output.is_json:
+        if id_only and not session.output.is_for_programs:
             session.output.write(f"{instance_id}\n")
             return None
         view = self._outcome(instance_id, wait=wait)

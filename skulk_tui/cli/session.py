@@ -18,6 +18,7 @@ from skulk_tui.cli.output import (
     ColorWhen,
     Output,
     OutputFormat,
+    TableWish,
 )
 from skulk_tui.cli.progress import note_as_json
 from skulk_tui.client import NodeClient, insecure_key
@@ -42,6 +43,8 @@ class Options:
     cluster: str | None = None
     output: str | None = None
     json: bool = False
+    columns: str | None = None
+    no_headers: bool = False
     color: str | None = None
     quiet: bool = False
     timeout: str | None = None
@@ -54,6 +57,8 @@ class Options:
             cluster=self.cluster or outer.cluster,
             output=self.output or (None if self.json else outer.output),
             json=self.json or (outer.json and self.output is None),
+            columns=self.columns or outer.columns,
+            no_headers=self.no_headers or outer.no_headers,
             color=self.color or outer.color,
             quiet=self.quiet or outer.quiet,
             timeout=self.timeout or outer.timeout,
@@ -91,7 +96,25 @@ class Session:
             form=self.form,
             color=self.colors(self.stdout),
             width=terminal_width(self.environ) if self.stdout.isatty() else None,
+            wish=self.table_wish,
         )
+
+    @cached_property
+    def table_wish(self) -> TableWish:
+        """What is wanted of tables.
+
+        Raises:
+            ClientError: `client.usage`; columns are wanted of what is no table.
+        """
+        columns = [word.strip() for word in (self.options.columns or "").split(",")]
+        columns = [word for word in columns if word]
+        if columns and self.form not in {"table", "wide"}:
+            raise ClientError(
+                "client.usage",
+                f"--columns chooses columns of a table, and the output is {self.form}",
+                remediation="Leave out one of the two; fields of JSON are chosen with jq.",
+            )
+        return TableWish(columns=tuple(columns), has_heads=not self.options.no_headers)
 
     @cached_property
     def color(self) -> ColorWhen:
@@ -131,7 +154,7 @@ class Session:
         Raises:
             ClientError: `client.usage`.
         """
-        _ = (self.form, self.color, self.timeout_s)
+        _ = (self.form, self.color, self.timeout_s, self.table_wish)
 
     @cached_property
     def config_dir(self) -> Path:
@@ -203,7 +226,7 @@ class Session:
         """Tell something on stderr, unless `--quiet`; an object where a program reads it."""
         if not self.options.quiet:
             safe = strip_controls(text)
-            line = note_as_json(safe.strip()) if self.output.is_json else safe
+            line = note_as_json(safe.strip()) if self.output.is_for_programs else safe
             self.stderr.write(f"{line}\n")
             self.stderr.flush()
 

@@ -55,7 +55,7 @@ def timeline(
     else:
         names = [record.text for record in records]
         session.output.show(Listing(kind="timeline", items=records, tables=(), names=names))
-    if not records and not session.output.is_json:
+    if not records and not session.output.is_for_programs:
         session.narrate("No node has anything about it any more.")
     return None
 
@@ -101,8 +101,8 @@ async def _follow(session: Session, linked: "Linked", command_id: CommandId) -> 
             told.add(record)
             if isinstance(record, str):
                 session.narrate(record)
-            elif session.output.is_json:
-                session.output.line_of_json(plain(record))
+            elif session.output.is_for_programs:
+                session.output.write_record(plain(record))
             else:
                 _write(session, [record])
         await linked.changed()

@@ -37,6 +37,7 @@ _OUTPUT: Final[dict[str, str]] = {
     "wide": "the same with all columns",
     "json": "one document: kind, seq, items",
     "jsonl": "one item a line; what follows or watches writes an object for each change",
+    "yaml": "the same document as json in YAML; what follows or watches writes one for each change",
     "name": "one identifier a line, for xargs",
 }
 _TOPICS: Final[dict[str, str]] = {

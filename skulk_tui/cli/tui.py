@@ -7,6 +7,7 @@ import typer
 
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.verb import verb
+from skulk_tui.garbage import not_looked_for
 
 
 def add_tui(app: typer.Typer) -> None:
@@ -28,17 +29,18 @@ def tui(
     ] = False,
 ) -> int:
     """Operate the cluster from a full-screen terminal: nodes, models, chat, store, diagnostics."""
-    from skulk_tui.start import Wishes, run_tui, theme_named
+    with not_looked_for():
+        from skulk_tui.start import Wishes, run_tui, theme_named
 
-    wishes = Wishes(
-        theme=theme_named(theme, "--theme") if theme else None,
-        is_ascii=ascii_only,
-        is_readonly=readonly,
-    )
-    return run_tui(
-        session.target,
-        wishes,
-        environ=os.environ,
-        config_dir=session.config_dir,
-        trust=session.trust,
-    )
+        wishes = Wishes(
+            theme=theme_named(theme, "--theme") if theme else None,
+            is_ascii=ascii_only,
+            is_readonly=readonly,
+        )
+        return run_tui(
+            session.target,
+            wishes,
+            environ=os.environ,
+            config_dir=session.config_dir,
+            trust=session.trust,
+        )

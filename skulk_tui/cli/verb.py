@@ -14,6 +14,7 @@ from skulk_tui.cli import exit_codes
 from skulk_tui.cli.completing import complete_cluster
 from skulk_tui.cli.failures import as_json, as_text, failure_of
 from skulk_tui.cli.interruptions import Interrupted
+from skulk_tui.cli.output import is_for_programs
 from skulk_tui.cli.session import Options, Session, output_format, system_session
 
 P = ParamSpec("P")
@@ -34,9 +35,16 @@ ClusterOption = Annotated[
 ]
 OutputOption = Annotated[
     str | None,
-    typer.Option("--output", "-o", metavar="FORMAT", help="table, wide, json, jsonl or name."),
+    typer.Option(
+        "--output", "-o", metavar="FORMAT", help="table, wide, json, jsonl, yaml or name."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Short for -o json.")]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="A,B", help="Only these columns of tables, in this order."),
+]
+HeadersOption = Annotated[bool, typer.Option("--no-headers", help="No line of titles in tables.")]
 ColorOption = Annotated[
     str | None, typer.Option("--color", metavar="WHEN", help="auto, always or never.")
 ]
@@ -61,6 +69,8 @@ def _common(  # its signature is what counts: the options that every sub-command
     cluster: ClusterOption = None,
     output: OutputOption = None,
     json: JsonOption = False,
+    columns: ColumnsOption = None,
+    no_headers: HeadersOption = False,
     color: ColorOption = None,
     quiet: QuietOption = False,
     timeout: TimeoutOption = None,
@@ -71,6 +81,8 @@ def _common(  # its signature is what counts: the options that every sub-command
         cluster=cluster,
         output=output,
         json=json,
+        columns=columns,
+        no_headers=no_headers,
         color=color,
         quiet=quiet,
         timeout=timeout,
@@ -187,6 +199,6 @@ def tell(error: SkulkError, session: Session) -> int:
 def wants_json(session: Session) -> bool:
     """Is a machine to read what is told? A wrong format is told to people."""
     try:
-        return output_format(session.options, session.environ) in {"json", "jsonl"}
+        return is_for_programs(output_format(session.options, session.environ))
     except SkulkError:
         return False

@@ -26,13 +26,13 @@ _GONE: Final = frozenset({"request.not_found", "placement.not_live"})
 
 def progress_line(session: Session) -> ProgressLine:
     """Make the progress line that suits the session's stderr."""
-    live = session.stderr.isatty() and not session.output.is_json
+    live = session.stderr.isatty() and not session.output.is_for_programs
     return ProgressLine(
         session.stderr,
         clock=session.clock,
         live_width=terminal_width(session.environ) if live else None,
         quiet=session.options.quiet,
-        as_json=session.output.is_json,
+        as_json=session.output.is_for_programs,
     )
 
 
@@ -118,7 +118,7 @@ def _patiently(session: Session, line: ProgressLine, instance_id: str) -> Instan
 
 def failed(session: Session, failure: InstanceFailure) -> SkulkError:
     """Tell the last lines of the engine's log, and give the failure as an error."""
-    if failure.log_tail and not session.output.is_json:
+    if failure.log_tail and not session.output.is_for_programs:
         session.narrate(f"last lines of the log of {failure.model_id}:")
         for text in failure.log_tail:
             session.narrate(f"  | {text}")

@@ -100,8 +100,8 @@ def _seq(view: ViewState) -> int | None:
 
 def _write_change(session: Session, change: Changed, seq: int | None) -> None:
     thing, output = change.thing, session.output
-    if output.is_json:
-        output.line_of_json(
+    if output.is_for_programs:
+        output.write_record(
             {"type": change.word, "kind": thing.kind, "seq": seq, "object": plain(thing.record)}
         )
     elif output.form == "name":
@@ -122,5 +122,5 @@ _NOUNS: Final = {
 
 def _write_bookmark(session: Session, seq: int | None) -> None:
     """Tell a program that everything up to here has been told."""
-    if session.output.is_json:
-        session.output.line_of_json({"type": "bookmark", "kind": None, "seq": seq, "object": None})
+    if session.output.is_for_programs:
+        session.output.write_record({"type": "bookmark", "kind": None, "seq": seq, "object": None})

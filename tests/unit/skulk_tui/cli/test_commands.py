@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import TypeAdapter
 
 from protocol.session import TimelineEntry
@@ -229,6 +230,15 @@ def test_json_holds_whole_records_and_nothing_else(case: Case, url: str) -> None
 
 
 @ALL
+def test_yaml_holds_what_json_holds(case: Case, url: str) -> None:
+    ran = skulk(*case.arguments, "-o", "yaml", node=url)
+    assert ran.code == case.code, ran.err
+    document = yaml.safe_load(ran.out)
+    assert list(document) == ["kind", "seq", "items"]
+    assert (document["kind"], bool(document["items"])) == (case.kind, True)
+
+
+@ALL
 def test_lines_of_json_are_lines_of_json(case: Case, url: str) -> None:
     ran = skulk("-o", "jsonl", *case.arguments, node=url)
     assert ran.code == case.code
@@ -344,6 +354,19 @@ def test_options_may_stand_before_and_after_the_verb(node: FakeNode) -> None:
     assert before.out == after.out
     assert json.loads(before.out)["kind"] == "instances"
     assert between.out == f"{MODEL}\n"
+
+
+def test_columns_are_chosen_of_any_listing(node: FakeNode) -> None:
+    ran = skulk("ps", "--columns", "model,phase", "--no-headers", node=node.url)
+    assert (ran.code, ran.out) == (0, f"{MODEL}  ready\n")
+    ran = skulk("--columns", "phsae", "ps", node=node.url)
+    assert (ran.code, ran.err.splitlines()[-1]) == (2, "  remedy: Did you mean 'phase'?")
+
+
+def test_columns_of_what_is_no_table_are_refused_before_anything_is_asked(node: FakeNode) -> None:
+    ran = skulk("ps", "--columns", "model", "--json", node=node.url)
+    assert (ran.code, node.seen) == (2, [])
+    assert "the output is json" in json.loads(ran.err)["error"]["message"]
 
 
 def test_a_mistyped_verb_names_the_nearest() -> None:

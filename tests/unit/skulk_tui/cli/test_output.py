@@ -1,7 +1,20 @@
 import json
 from dataclasses import dataclass
 
-from skulk_tui.cli.output import Column, Listing, Output, OutputFormat, Table, fit
+import pytest
+import yaml
+
+from protocol.errors import ClientError
+from skulk_tui.cli.output import (
+    Column,
+    Listing,
+    Output,
+    OutputFormat,
+    Table,
+    TableWish,
+    fit,
+    with_columns,
+)
 from tests.support.command_line import Stream
 
 
@@ -93,3 +106,65 @@ def test_the_widest_column_shrinks_first_and_then_columns_go() -> None:
     assert fit(columns, natural, 40) == {0: 14, 1: 10, 2: 5, 3: 5}
     assert fit(columns, natural, 22) == {0: 6, 1: 7, 2: 5}
     assert fit(columns, natural, 3) == {0: 4, 1: 4}
+
+
+# ---- YAML ----------------------------------------------------------------------------------------
+
+
+def test_yaml_is_the_document_of_json() -> None:
+    hostile = ("a: b", "- c", "yes", "2026-11-30T14:00:00Z", "0x10", "\x1b[2J", "é\n")
+    assert yaml.safe_load(shown(*hostile, form="yaml")) == json.loads(shown(*hostile, form="json"))
+
+
+def test_what_follows_is_a_document_of_yaml_each() -> None:
+    stream = Stream()
+    output = Output(stream, form="yaml", color=False, width=None)
+    for n in (1, 2):
+        output.write_record({"type": "added", "seq": n, "object": ("a", "b")})
+    documents = list(yaml.safe_load_all(stream.getvalue()))
+    assert [one["seq"] for one in documents] == [1, 2]
+    assert documents[0]["object"] == ["a", "b"]
+
+
+# ---- Columns -------------------------------------------------------------------------------------
+
+
+def with_wish(wish: TableWish, *, form: OutputFormat = "table", width: int | None = None) -> str:
+    stream = Stream()
+    Output(stream, form=form, color=False, width=width, wish=wish).show(listing("alpha", "b"))
+    return stream.getvalue()
+
+
+def test_columns_come_in_the_order_in_which_they_are_named() -> None:
+    assert with_wish(TableWish(columns=("n", "Name"))) == "N  NAME\n0  alpha\n1  b\n"
+
+
+def test_a_column_that_is_named_is_shown_though_it_is_for_wide_tables() -> None:
+    assert with_wish(TableWish(columns=("more",))) == "MORE\nm\nm\n"
+
+
+def test_a_table_without_titles_is_its_rows() -> None:
+    assert with_wish(TableWish(has_heads=False)) == "alpha  0\nb      1\n"
+    assert with_wish(TableWish(columns=("name",), has_heads=False)) == "alpha\nb\n"
+
+
+def test_a_column_that_no_table_has_names_the_nearest() -> None:
+    with pytest.raises(ClientError) as refused:
+        with_wish(TableWish(columns=("nmae",)))
+    assert (refused.value.code, refused.value.remediation) == (
+        "client.usage",
+        "Did you mean 'name'?",
+    )
+
+
+def test_titles_are_written_as_options_are() -> None:
+    table = Table((Column("MEMORY FREE"), Column("+ KV CACHE")), (("1", "2"),))
+    (left,) = with_columns([table], ["kv-cache", "Memory_Free"])
+    assert [column.title for column in left.columns] == ["+ KV CACHE", "MEMORY FREE"]
+    assert left.rows == (("2", "1"),)
+
+
+def test_of_several_tables_those_stay_that_have_a_column() -> None:
+    first = Table((Column("NODE"), Column("CPU")), (("a", "1"),))
+    second = Table((Column("INSTANCE"),), (("i",),))
+    assert with_columns([first, second], ["cpu"]) == [Table((Column("CPU"),), (("1",),))]
