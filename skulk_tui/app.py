@@ -17,7 +17,7 @@ from skulk_tui.chat_editor import edit_text
 from skulk_tui.crashes import QuietApp
 from skulk_tui.frames import DataClock
 from skulk_tui.lines import Line
-from skulk_tui.naming import url_of_node
+from skulk_tui.screens.attaching import attach, use
 from skulk_tui.screens.dialogs import LEAVE, ChoiceDialog, Dialog, TextDialog
 from skulk_tui.screens.roots import DETAILS, ROOT_VIEWS
 from skulk_tui.screens.seat_screen import SeatScreen
@@ -174,7 +174,8 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
             "app.suspend": lambda _: self.action_suspend_process(),
             "app.stop": lambda _: self._stop(),
             "link.retry": lambda _: self.seat.link.retry_now(),
-            "link.attach": self._attach_to,
+            "link.attach": lambda values: attach(self.seat, values),
+            "link.use": self._use,
             "view.resync": lambda _: self.seat.link.mark_resync(),
             "view.theme": self._choose_theme,
             "view.rate": self._choose_rate,
@@ -185,10 +186,9 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         if stop is None or not stop():
             self.seat.tell("q quits")
 
-    def _attach_to(self, values: Values) -> None:
-        url = url_of_node(self.seat.view, values["node"])
-        self.seat.link.attach(url)
-        self.seat.tell(f"going on through {values['node']} at {url}")
+    async def _use(self, values: Values) -> None:
+        if await use(self.seat, values) and self._seat_screen is not None:
+            await self._seat_screen.stack.reset()
 
     def _choose_theme(self, values: Values) -> None:
         chosen = [theme for name, theme in THEMES.items() if name == values["theme"]]

@@ -36,9 +36,14 @@ def preview(text: str, registry: Registry, situation: Situation) -> tuple[str, b
 
 
 def complete(
-    before: str, registry: Registry, situation: Situation, view: ViewState
+    before: str,
+    registry: Registry,
+    situation: Situation,
+    view: ViewState,
+    *,
+    clusters: Sequence[str] = (),
 ) -> Sequence[str]:
-    """Give what the word before the cursor could become."""
+    """Give what the word before the cursor could become; `clusters` are those that are saved."""
     words = before.split(" ")
     typed = words[-1]
     if len(words) == 1:
@@ -47,14 +52,16 @@ def complete(
     action = registry.by_command(words[0])
     if action is None:
         return ()
-    proposals = _proposals(action, words[1:-1], view)
+    proposals = _proposals(action, words[1:-1], view, clusters)
     return [item for item in proposals if item.lower().startswith(typed.lower())][:MOST]
 
 
-def _proposals(action: Action, given: Sequence[str], view: ViewState) -> Sequence[str]:
+def _proposals(
+    action: Action, given: Sequence[str], view: ViewState, clusters: Sequence[str]
+) -> Sequence[str]:
     introduced = {item.word: item for item in action.arguments if item.word}
     if given and given[-1] in introduced:
-        return values_of(introduced[given[-1]], view)
+        return values_of(introduced[given[-1]], view, clusters)
     n_positional = 0
     skip = False
     for word in given:
@@ -65,11 +72,13 @@ def _proposals(action: Action, given: Sequence[str], view: ViewState) -> Sequenc
         else:
             n_positional += 1
     positional = [item for item in action.arguments if not item.word]
-    own = values_of(positional[n_positional], view) if n_positional < len(positional) else ()
+    own: Sequence[str] = ()
+    if n_positional < len(positional):
+        own = values_of(positional[n_positional], view, clusters)
     return (*own, *(word for word in introduced if word not in given))
 
 
-def values_of(argument: Argument, view: ViewState) -> Sequence[str]:
+def values_of(argument: Argument, view: ViewState, clusters: Sequence[str] = ()) -> Sequence[str]:
     """Give the live values of an argument."""
     if argument.choices:
         return argument.choices
@@ -80,6 +89,8 @@ def values_of(argument: Argument, view: ViewState) -> Sequence[str]:
             return [model.id for model in view.models]
         case "instance":
             return [instance.instance_id for instance in view.instances]
+        case "profile":
+            return clusters
         case "transfer":
             return sorted({transfer.model_id for transfer in view.transfers})
         case _:

@@ -171,9 +171,19 @@ def retoned(content: Line, tone: Tone) -> Line:
     return tuple(Span(part.text, tone) for part in content)
 
 
+_AROUND_STATE: Final = 4
+"""Cells around the state on a rule: a gap, and the rule's end."""
+
+
 def rule(title: str, state: str, width: int, *, dash: str = "-", is_focused: bool = False) -> Line:
-    """Draw the titled rule above a pane: title to the left, the pane's state to the right."""
+    """Draw the titled rule above a pane: title to the left, the pane's state to the right.
+
+    A state that is too long gives way before the title does, which has up to half of the rule.
+    """
     tone: Tone = "title" if is_focused else "dim"
     left = line(Span(f"{dash} ", tone), span(title, "title" if is_focused else "strong"), " ")
-    right = line(" ", span(state, "dim"), Span(f" {dash}", tone)) if state else EMPTY
+    right = EMPTY
+    if state:
+        room = width - min(width_of(left), width // 2) - _AROUND_STATE
+        right = (*line(" "), *cut(line(span(state, "dim")), room), Span(f" {dash}", tone))
     return spread(left, right, width, fill=dash, tone=tone)

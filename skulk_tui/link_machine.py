@@ -77,13 +77,20 @@ class AttachTo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GoTo:
+    """The operator chose another cluster; of this one no address stays."""
+
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WallTime:
     """What the wall clock says, which goes on while a machine sleeps."""
 
     wall_ms: int
 
 
-LinkInput = Opened | Heard | Synced | Broken | Barred | RetryNow | AttachTo | WallTime
+LinkInput = Opened | Heard | Synced | Broken | Barred | RetryNow | AttachTo | GoTo | WallTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +205,11 @@ class LinkMachine:
             case RetryNow():
                 return self._on_retry(now)
             case AttachTo():
-                return self._on_attach(what.url, now)
+                others = tuple(one for one in self._addresses if one != what.url)
+                return self._go_to((what.url, *others), now)
+            case GoTo():
+                self._last_frame_at = None
+                return self._go_to(what.addresses, now)
             case WallTime():
                 return self._on_wall_time(what.wall_ms, now)
         assert_never(what)
@@ -286,8 +297,8 @@ class LinkMachine:
         self._n_waits = 0
         return self._dial(now)
 
-    def _on_attach(self, url: str, now: float) -> tuple[LinkEffect, ...]:
-        self._addresses = (url, *(one for one in self._addresses if one != url))
+    def _go_to(self, addresses: tuple[str, ...], now: float) -> tuple[LinkEffect, ...]:
+        self._addresses = addresses
         self._index = 0
         self._n_failed = self._n_failed_here = self._n_waits = 0
         self._has_been_live = False

@@ -14,6 +14,7 @@ from protocol.errors import SkulkError
 from protocol.state import Scope
 from skulk_tui.changes import Change, Option
 from skulk_tui.clipboard import Clipboard
+from skulk_tui.clusters import SavedClusters
 from skulk_tui.flash import FlashLog
 from skulk_tui.glyphs import GlyphSet
 from skulk_tui.lines import Line
@@ -73,6 +74,10 @@ class Seat:
     profile: str = ""
     is_protected: bool = False
     is_readonly: bool = False
+    is_always_readonly: bool = False
+    """By the command line or the settings: whatever cluster is chosen."""
+    clusters: SavedClusters | None = None
+    """Which other ones can be chosen; None offers none."""
     paused_since: float | None = None
     undo: Change | None = None
     utc_offset_s: int = 0

@@ -44,6 +44,7 @@ from skulk_tui.link_machine import (
     Barred,
     Broken,
     Dial,
+    GoTo,
     HangUp,
     Heard,
     LinkEffect,
@@ -159,6 +160,11 @@ class SessionLink:
         return self._state
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where nodes of the cluster are looked for; the one attached to last comes first."""
+        return self._machine.addresses
+
+    @property
     def target(self) -> Target:
         """The addresses and the key in use."""
         return self._target
@@ -174,6 +180,19 @@ class SessionLink:
             ClientError: `client.usage`.
         """
         self._feed(AttachTo(url=parse_node_url(node, "attach")))
+
+    def use(self, target: Target) -> None:
+        """Go over to another cluster with a key of its own; nothing of this one stays.
+
+        Chats that are under way end here; their nodes are told nothing and finish them.
+        """
+        self._chats.close("another cluster was chosen")
+        self._target = target
+        self._state.hello = None
+        for followed in self._subscriptions:
+            followed.forget()
+            self._tell(self._state.drop(followed.id))
+        self._feed(GoTo(addresses=target.addresses))
 
     def use_key(self, api_key: str, rule: str) -> None:
         """Show another key from now on, and try it at once where the last was refused."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, get_args
 from protocol.errors import ClientError
 from skulk_tui.clipboard import Clipboard, clipboard_choice
 from skulk_tui.clock import SystemClock
+from skulk_tui.clusters import SavedClusters
 from skulk_tui.glyphs import ASCII, UNICODE, GlyphSet
 from skulk_tui.own_files import state_dir
 from skulk_tui.profiles import TuiSettings, read_config
@@ -60,6 +61,8 @@ def run_tui(
         stdout=sys.stdout.isatty(),
         stderr=sys.stderr.isatty(),
     )
+    clusters = SavedClusters(environ, config_dir)
+    clusters.read()
     settings = read_config(config_dir).tui
     prepare_environment(environ)
     ascii_only = wishes.is_ascii or settings.glyphs == "ascii" or bool(environ.get("SKULK_ASCII"))
@@ -76,6 +79,7 @@ def run_tui(
         state_dir=state_dir(environ),
     )
     seat.state_dir = state_dir(environ)
+    seat.clusters = clusters
     return run_app(
         app,
         mouse=settings.mouse,
@@ -119,6 +123,7 @@ def _make_seat(
         local_offset_s=clock.utc_offset_s(),
         is_protected=target.protect,
         is_readonly=wishes.is_readonly or target.readonly or settings.readonly,
+        is_always_readonly=wishes.is_readonly or settings.readonly,
     )
     for fault in seat.registry.keymap_faults():
         seat.tell(f"tui.keymap: {fault}", level="warn")

@@ -98,6 +98,11 @@ class Followed:
             return False
         return not self.is_complete and self.asked_cursor is None
 
+    def forget(self) -> None:
+        """Begin from nothing the next time: what comes then is another cluster's."""
+        self.cursor = None
+        self.node_id = self.boot_id = ""
+
     def end(self, error: ErrorBody | None) -> None:
         """Note that the node sends no more of it."""
         self.is_complete = self.has_ended = True

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from skulk_tui.lines import EMPTY, Align, Line, Span, cut, fit, text_of
+from skulk_tui.lines import EMPTY, Align, Line, Span, cut, fit, line, span, text_of
 from skulk_tui.row_filter import FacetValue, RowFilter
 
 _NO_FACETS: Final[Mapping[str, FacetValue]] = {}
 SortValue = str | float
 GAP: Final = 2
 """Cells between two columns."""
+_FILTER_CELLS: Final = 24
+"""Of a filter, as a rule shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,14 +256,16 @@ class TableModel:
     @property
     def state(self) -> str:
         """What the pane's rule says of the order and the filter."""
+        # What hides rows stands first: where there is no room, the end is cut.
         parts: list[str] = []
+        if self.filter:
+            text = text_of(cut(line(span(self.filter.text)), _FILTER_CELLS))
+            parts.append(f"filter: {text} ({len(self._matching)} of {self.n_all})")
+        if self.marks:
+            parts.append(f"{len(self.marks)} marked")
         if self.sort_key is not None:
             title = next(item.title for item in self.columns if item.key == self.sort_key)
             parts.append(f"sort: {title.lower()} {'v' if self.is_reversed else '^'}")
-        if self.filter:
-            parts.append(f"filter: {self.filter.text} ({len(self._matching)} of {self.n_all})")
-        if self.marks:
-            parts.append(f"{len(self.marks)} marked")
         return "   ".join(parts)
 
     # ---- What is drawn ----

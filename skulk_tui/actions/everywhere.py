@@ -50,8 +50,11 @@ _VIEWS: Final = (
     Action(id="view.last", title="last view", effect="Go to the view before this one.",
            topic="views", keys=("minus",)),
     Action(id="link.attach", title="attach", effect="Go on through another node.", topic="views",
-           command="attach", arguments=(Argument(name="node", kind="node", is_required=True),),
+           command="attach", arguments=(Argument(name="node", kind="node"),),
            cli="skulk --node URL tui"),
+    Action(id="link.use", title="use cluster", effect="Go over to another saved cluster.",
+           topic="views", command="use", arguments=(Argument(name="cluster", kind="profile"),),
+           cli="skulk --cluster {cluster} tui"),
 )  # fmt: skip
 
 _MOVES: Final = (

@@ -6,9 +6,10 @@ from typing import Protocol, final
 
 from protocol.errors import SkulkError
 from skulk_tui.changes import Change, Option
-from skulk_tui.lines import Line, toned
+from skulk_tui.lines import Line, Span, toned
 from skulk_tui.registry import Action, Situation
 from skulk_tui.screens.copying import copyables
+from skulk_tui.screens.diag_rows import clock_of
 from skulk_tui.screens.dialogs import ChoiceDialog, ConfirmDialog, Dialog, TextDialog
 from skulk_tui.screens.help import help_lines
 from skulk_tui.screens.view import Values
@@ -129,7 +130,10 @@ class Asking:
     async def messages(self) -> None:
         """Show all that was told."""
         self._seat.flash.see()
-        lines: list[Line] = [message.content for message in self._seat.flash.messages]
+        lines: list[Line] = []
+        for message in self._seat.flash.messages:
+            at = clock_of(message.at_ms, self._seat.utc_offset_s).partition(".")[0]
+            lines.append((Span(f"{at}  ", "dim"), *message.content))
         if not lines:
             lines = [toned("nothing has been told yet", "dim")]
         await self._ask(TextDialog("Messages", lines, self._seat.glyphs))

@@ -19,6 +19,9 @@ from skulk_tui.widgets.line_widget import LineWidget
 
 _INNER: Final = 72
 """Cells within the frame, as the theme has it."""
+_OUTER_RATIO: Final = 0.96
+"""Of the screen, at most, with the frame; as the theme has it."""
+_FRAME: Final = 4
 
 LEAVE: Final = "ctrl+q"
 """A dialog's answer that means the whole program."""
@@ -88,6 +91,11 @@ class Dialog(ModalScreen[str | None]):
         """Give it the keyboard."""
         self.box.focus()
 
+    @property
+    def inner_width(self) -> int:
+        """How many cells a line may have here."""
+        return max(8, min(_INNER, int(self.size.width * _OUTER_RATIO) - _FRAME))
+
     def is_exit(self, event: Key) -> bool:
         """Take a key; True where it was Ctrl-Q, which leaves from everywhere."""
         event.stop()
@@ -105,7 +113,7 @@ class ConfirmDialog(Dialog):
     def __init__(self, change: Change, glyphs: GlyphSet) -> None:
         self._change = change
         self._typed = LineEditor()
-        super().__init__(change.title, self._lines(), glyphs)
+        super().__init__(change.title, change.effect, glyphs)
 
     def _lines(self) -> Sequence[Line]:
         change = self._change
@@ -118,7 +126,11 @@ class ConfirmDialog(Dialog):
                 EMPTY,
             ]
         lines.append(self._ways())
-        return [piece for item in lines for piece in wrapped(item, _INNER)]
+        return [piece for item in lines for piece in wrapped(item, self.inner_width)]
+
+    def on_resize(self) -> None:
+        """Break the lines where this screen needs it."""
+        self.box.show(self._lines())
 
     def _ways(self) -> Line:
         parts: list[Span] = [Span("[ Cancel ]", "strong")]
@@ -212,18 +224,16 @@ class TextDialog(Dialog):
         *,
         keys: Sequence[str | None] = (),
     ) -> None:
-        self._all = tuple(content)
+        self._source = self._all = tuple(content)
         self._keys = tuple(keys)
         self._index = next((i for i, key in enumerate(self._keys) if key), 0)
         super().__init__(title, self._all, glyphs)
 
-    def on_mount(self) -> None:
-        """Take as much room as there is."""
-        super().on_mount()
-        self._show()
-
     def on_resize(self) -> None:
-        """Take as much room as there is now."""
+        """Take as much room as there is; a text is broken into lines that fit."""
+        if not self._keys:
+            width = self.inner_width
+            self._all = tuple(piece for item in self._source for piece in wrapped(item, width))
         self._show()
 
     def on_key(self, event: Key) -> None:

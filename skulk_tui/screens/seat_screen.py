@@ -45,6 +45,8 @@ _HOMES: Final[Mapping[str, str]] = {
     "diag": "diag",
 }
 """The root that knows the actions of a topic."""
+_MOVES: Final = ("go.", "open.", "view.back", "view.last", "app.leave")
+"""Actions that lead to another view: the next key is meant for that, however soon it comes."""
 CARD_BELOW: Final = (60, 16)
 """Columns and rows below which a card takes the place of the body."""
 
@@ -246,7 +248,9 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         try:
             handler = await self._find_handler(action)
             awaited = self._begin(handler, action, values) if handler is not None else None
-            if awaited is not None:
+            if awaited is not None and action.id.startswith(_MOVES):
+                await awaited
+            elif awaited is not None:
                 self.run_worker(self._finish(awaited, action.title), exit_on_error=False)
         except SkulkError as error:
             self.seat.tell_error(error)
@@ -496,7 +500,9 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         return preview(text, self.seat.registry, self.situation)
 
     def _complete(self, before: str) -> tuple[str, ...]:
-        return tuple(complete(before, self.seat.registry, self.situation, self.seat.view))
+        seat = self.seat
+        names = seat.clusters.names if seat.clusters is not None else ()
+        return tuple(complete(before, seat.registry, self.situation, seat.view, clusters=names))
 
     # ---- Dialogs ----
 

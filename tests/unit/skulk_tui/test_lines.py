@@ -47,3 +47,12 @@ def test_a_wrapped_line_loses_no_text_and_is_never_too_wide(width: int) -> None:
     rows = wrapped(content, width)
     assert "".join(text_of(row) for row in rows) == text_of(content)
     assert all(len(text_of(row).rstrip()) <= width and width_of(row) <= width + 1 for row in rows)
+
+
+def test_a_state_that_is_too_long_gives_way_before_the_title_of_its_rule() -> None:
+    drawn = text_of(rule("Models 31", "filter: " + "x" * 100, 60))
+    assert drawn.startswith("- Models 31 ")
+    assert drawn.endswith("> -")
+    assert len(drawn) == 60
+    long_title = text_of(rule("t" * 100, "sort: name ^", 60))
+    assert long_title.endswith(" sort: name ^ -")

@@ -16,6 +16,7 @@ from skulk_tui.link_machine import (
     Barred,
     Broken,
     Dial,
+    GoTo,
     HangUp,
     Heard,
     LinkEffect,
@@ -404,3 +405,15 @@ def test_whatever_happens_a_link_is_never_forgotten(
         assert view.url in {A, B}
         if view.word == "live":
             assert story.now - (view.last_frame_at or 0) < 3.0
+
+
+def test_going_to_another_cluster_leaves_no_address_and_no_age_of_the_one_before() -> None:
+    story = Story()
+    story.live()
+    story.tell(GoTo(addresses=(B, "http://c:1")))
+    assert (story.word, story.dialled) == ("connecting", [A, B])
+    assert story.machine.addresses == (B, "http://c:1")
+    assert story.machine.view.age_s(story.now) is None
+    assert not story.machine.view.node_name
+    story.fail_every_dial(5)
+    assert A not in story.dialled[1:]
