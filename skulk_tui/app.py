@@ -5,7 +5,7 @@ It never ends by itself: not when the link is lost, and not when a frame makes n
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from textual.driver import Driver
@@ -49,6 +49,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         theme: The colours to begin with.
         data_hz: How often a second new values are shown.
         driver_class: What touches the terminal; None is Textual's choice, for tests.
+        on_painted: Called once, when the first frame has been drawn.
     """
 
     CSS_PATH = "theme.tcss"
@@ -63,6 +64,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         theme: ThemeName = "dark",
         data_hz: float = 4.0,
         driver_class: type[Driver] | None = None,
+        on_painted: Callable[[], None] | None = None,
     ) -> None:
         # Without it Textual turns the 16 colours, and no colour, into 24-bit codes of its own.
         super().__init__(
@@ -71,6 +73,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         self.seat = seat
         self._first_theme: ThemeName = theme
         self._frames = DataClock(data_hz)
+        self._on_painted = on_painted
         self._seat_screen: SeatScreen | None = None
         seat.shell = self
 
@@ -82,15 +85,23 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         return self._seat_screen
 
     def on_mount(self) -> None:
-        """Choose the colours, begin the session, and start the clocks."""
+        """Choose the colours, say what is to be followed, and start the clocks."""
         for theme in THEMES.values():
             self.register_theme(theme)
         self.theme = THEMES[self._first_theme].name
         for topic in ROW_TOPICS:
             self.seat.link.subscribe(topic)
-        self.seat.link.start()
         self.set_interval(1.0 / _POLL_HZ, self._commit)
         self.set_interval(TICK_S, self._tick)
+
+    def on_ready(self) -> None:
+        """Begin the session once something is on the screen: what it loads takes a while."""
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.seat.link.start()
+        if self._on_painted is not None:
+            self._on_painted()
 
     async def on_unmount(self) -> None:
         """End the session; the node does not mind if there is no time for a farewell."""

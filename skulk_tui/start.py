@@ -135,12 +135,14 @@ def _make_app(
 ) -> "SkulkTui":
     from skulk_tui.app import SkulkTui
     from skulk_tui.driver import SkulkDriver
+    from skulk_tui.garbage import look_seldom
 
     return SkulkTui(
         seat,
         theme=theme,
         data_hz=min(settings.rate_hz, terminal.data_hz),
         driver_class=SkulkDriver,
+        on_painted=look_seldom,
     )
 
 
