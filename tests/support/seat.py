@@ -3,10 +3,15 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
+from textual.drivers.headless_driver import HeadlessDriver
+from textual.events import Key, Resize
+from textual.geometry import Size
+from textual.keys import key_to_character
+from textual.message_pump import MessagePump
 from textual.pilot import Pilot
 from textual.strip import Strip
 
@@ -26,6 +31,16 @@ from skulk_tui.tls_pins import TlsTrust
 from skulk_tui.view_state import Changes, ViewState
 
 WAIT_S: Final = 10.0
+QUIET_S: Final = 0.01
+"""After keys: what they began may begin."""
+REMOVED_S: Final = 1.0
+SETTLED_S: Final = 0.12
+"""Longer than the data clock's step here."""
+_NAMES: Final = {
+    " ": "space", "-": "minus", ":": "colon", "/": "slash", ".": "full_stop", ",": "comma",
+    "<": "less_than_sign", ">": "greater_than_sign", "!": "exclamation_mark", "~": "tilde",
+}  # fmt: skip
+"""What Textual calls the keys of characters that are no letters and no digits."""
 
 
 @final
@@ -57,16 +72,38 @@ class SeatUnderTest:
         return "\n".join(self.frame)
 
     async def press(self, *keys: str) -> None:
-        """Press keys."""
-        await self.pilot.press(*keys)
+        """Press keys, each once what the one before it did has been done as far as it waits."""
+        for key in keys:
+            await self._send(Key(key, key_to_character(key)))
+        await asyncio.sleep(QUIET_S)
 
     async def type(self, text: str) -> None:
         """Type text, key by key."""
-        names = {" ": "space", "-": "minus", ":": "colon", "/": "slash", ".": "full_stop",
-                 "<": "less_than_sign", ">": "greater_than_sign", "!": "exclamation_mark",
-                 ",": "comma", "~": "tilde"}  # fmt: skip
         for character in text:
-            await self.pilot.press(names.get(character, character))
+            await self._send(Key(_NAMES.get(character, character), character))
+        await asyncio.sleep(QUIET_S)
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Change the terminal's size; what is laid out anew is not waited for."""
+        size = Size(columns, rows)
+        driver = self.app._driver  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(driver, HeadlessDriver)
+        driver._size = size  # pyright: ignore[reportPrivateUsage]
+        self.app.post_message(Resize(size, size))
+        await _emptied(self.app)
+        await _emptied(self.app.screen)
+
+    async def _send(self, event: Key) -> None:
+        # Textual's own pilot waits after each key until the process is idle, which one that also
+        # runs the node seldom is. A key is done with when it has gone through three queues: the
+        # application's, that of what holds the keyboard, and its screen's.
+        driver = self.app._driver  # pyright: ignore[reportPrivateUsage]
+        assert driver is not None
+        event.set_sender(self.app)
+        driver.send_message(event)
+        await _emptied(self.app)
+        await _emptied(self.app.focused or self.app.screen)
+        await _emptied(self.app.screen)
 
     async def until(self, holds: Callable[[], object], what: str = "") -> None:
         """Wait until something holds."""
@@ -80,9 +117,9 @@ class SeatUnderTest:
 
     async def settled(self) -> list[str]:
         """Give the screen once it has stopped moving, but for ages."""
-        before: list[str] = []
+        before = self.frame
         for _ in range(50):
-            await self.pilot.pause(0.1)
+            await self.pilot.pause(SETTLED_S)
             now = self.frame
             if now[1:] == before[1:]:
                 return now
@@ -92,6 +129,14 @@ class SeatUnderTest:
     async def until_shows(self, *words: str) -> None:
         """Wait until all words are on the screen."""
         await self.until(lambda: all(word in self.text for word in words), f"{words}")
+
+
+async def _emptied(pump: MessagePump) -> None:
+    """Wait until all that is in a queue now has been taken; at once where it takes nothing more."""
+    is_taken = asyncio.Event()
+    if pump.call_later(is_taken.set):
+        with suppress(TimeoutError):  # it was removed meanwhile, with its queue
+            await asyncio.wait_for(is_taken.wait(), REMOVED_S)
 
 
 @asynccontextmanager

@@ -59,7 +59,7 @@ def test_where_there_is_no_room_a_card_stands(
             await seat.until(lambda: len(seat.app.seat.view.nodes) == 4)
             await seat.pilot.pause(0.3)
             check_frame(f"cluster-card-{size[0]}x{size[1]}", await seat.settled())
-            await seat.pilot.resize_terminal(80, 24)
+            await seat.resize(80, 24)
             await seat.until_shows("- Nodes 4")
 
     asyncio.run(story())

@@ -55,8 +55,8 @@ def test_a_bug_in_a_view_is_told_and_the_rest_goes_on(
                 broken.setattr(view_of(seat), method, fail)
                 node.rows("cluster", {"cluster": den_head(seq=9001)})
                 await seat.until_shows("drawing Cluster failed; the log has the story")
-                await seat.pilot.resize_terminal(30, 8)
-                await seat.pilot.resize_terminal(80, 24)
+                await seat.resize(30, 8)
+                await seat.resize(80, 24)
             await seat.press("5")
             await seat.until_shows("- Health")
             assert seat.app.return_code is None
@@ -185,9 +185,9 @@ def test_no_keys_in_any_order_end_it(node: ScriptedSession, tmp_path: Path, seed
             for _ in range(20):
                 await seat.press(*keys.choices(_KEYS, k=5))
                 if keys.random() < 0.2:
-                    await seat.pilot.resize_terminal(keys.randint(1, 200), keys.randint(1, 60))
+                    await seat.resize(keys.randint(1, 200), keys.randint(1, 60))
             assert seat.app.is_running
-            await seat.pilot.resize_terminal(80, 24)
+            await seat.resize(80, 24)
             while len(seat.app.screen_stack) > 1:
                 await seat.press("escape")
             await seat.press("escape", "escape", "1")
@@ -204,8 +204,8 @@ def test_many_sizes_settle_on_the_last(node: ScriptedSession, tmp_path: Path) ->
             before = await seat.settled()
             for _ in range(40):
                 width, height = sizes.randint(1, 250), sizes.randint(1, 80)
-                await seat.pilot.resize_terminal(width, height)
-            await seat.pilot.resize_terminal(80, 24)
+                await seat.resize(width, height)
+            await seat.resize(80, 24)
             assert (await seat.settled())[1:] == before[1:]
 
     asyncio.run(story())
