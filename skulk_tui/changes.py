@@ -32,6 +32,10 @@ class Sent:
     """What would take it back, where something can; `u` offers it."""
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change.
@@ -50,3 +54,7 @@ class Change:
     """Takes the chosen option's key."""
     typed_word: str = ""
     """To be typed before anything happens: for what cannot be taken back."""
+    cluster_word: str = ""
+    """To be typed too: the name of a cluster that is protected."""
+    is_still_so: Callable[[], bool] = _always
+    """Whether what `effect` says of the object still holds; where not, it is made anew."""

@@ -62,6 +62,8 @@ class Asking:
         if self._seat.link.view.word == "stale" and age is not None:
             old = toned(f"The view is {age:.0f} s old; this may hit what has changed since.", "bad")
             change = replace(change, effect=(old, *change.effect))
+        if self._seat.is_protected:
+            change = replace(change, cluster_word=self._seat.profile)
         chosen = await self._ask(ConfirmDialog(change, self._seat.glyphs))
         if chosen is None:
             self._seat.tell("cancelled; nothing was changed")

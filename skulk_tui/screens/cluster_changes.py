@@ -6,6 +6,7 @@ from protocol.errors import ClientError
 from skulk_tui.changes import Change, Option, Sent
 from skulk_tui.client import path_of
 from skulk_tui.formatting import format_duration
+from skulk_tui.frozen import still_so
 from skulk_tui.lines import EMPTY, Line, Span, line, span
 from skulk_tui.screens.cluster_rows import short_model
 from skulk_tui.seat import Seat
@@ -61,6 +62,7 @@ def removal(seat: Seat, ref: Ref) -> Change:
         options=(_GO_ON,),
         send=send,
         typed_word=node.member.name,
+        is_still_so=still_so(seat.view, [ref]),
     )
 
 
@@ -125,4 +127,5 @@ def handover(seat: Seat, ref: Ref) -> Change:
         cli=f"skulk cluster handover {node.member.name}",
         options=(Option(key="h", title="hand over now"),),
         send=send,
+        is_still_so=still_so(seat.view, [ref]),
     )

@@ -22,6 +22,8 @@ _INNER: Final = 72
 _OUTER_RATIO: Final = 0.96
 """Of the screen, at most, with the frame; as the theme has it."""
 _FRAME: Final = 4
+_LOOK_EVERY_S: Final = 0.5
+"""Whether what a dialog shows still holds; and before each key, whatever the time."""
 
 LEAVE: Final = "ctrl+q"
 """A dialog's answer that means the whole program."""
@@ -113,15 +115,23 @@ class ConfirmDialog(Dialog):
     def __init__(self, change: Change, glyphs: GlyphSet) -> None:
         self._change = change
         self._typed = LineEditor()
+        self._words = [word for word in (change.typed_word, change.cluster_word) if word]
+        """To be typed yet."""
+        self._is_stale = False
         super().__init__(change.title, change.effect, glyphs)
 
     def _lines(self) -> Sequence[Line]:
         change = self._change
         lines: list[Line] = [*change.effect, EMPTY, (span(change.cli, "accent"),), EMPTY]
-        if change.typed_word:
+        if self._is_stale:
+            lines += [
+                line(Span("This has changed meanwhile: nothing is sent. Review it again.", "bad")),
+                EMPTY,
+            ]
+        elif self._words:
             before, under, after = self._typed.window(40)
             lines += [
-                line("This cannot be undone. Type ", Span(change.typed_word, "bad"), " to go on:"),
+                line(self._why_typed(), " Type ", span(self._words[0], "bad"), " to go on:"),
                 line(Span("> ", "accent"), before, Span(under, "inverse"), after),
                 EMPTY,
             ]
@@ -132,21 +142,50 @@ class ConfirmDialog(Dialog):
         """Break the lines where this screen needs it."""
         self.box.show(self._lines())
 
+    def _why_typed(self) -> str:
+        is_last = len(self._words) == 1
+        return (
+            "This cluster is protected."
+            if is_last and self._change.cluster_word
+            else ("This cannot be undone.")
+        )
+
     def _ways(self) -> Line:
         parts: list[Span] = [Span("[ Cancel ]", "strong")]
-        if self._change.typed_word:
-            return (*parts, Span("      enter ", "accent"), Span(self._change.options[0].title))
+        if self._is_stale:
+            return tuple(parts)
+        if self._words:
+            goes = self._change.options[0].title if self._is_last_step else "go on"
+            return (*parts, Span("      enter ", "accent"), Span(goes))
         for option in self._change.options:
             parts += [Span("      "), Span(option.key, "accent"), Span(f" {option.title}")]
         return tuple(parts)
+
+    @property
+    def _is_last_step(self) -> bool:
+        return len(self._words) == 1 and len(self._change.options) == 1
+
+    def on_mount(self) -> None:
+        """Look now and then whether what is shown still holds."""
+        super().on_mount()
+        self.set_interval(_LOOK_EVERY_S, self._look)
+
+    def _look(self) -> bool:
+        """Say whether the change is still what is shown; where not, it is offered no more."""
+        if not self._is_stale and not self._change.is_still_so():
+            self._is_stale = True
+            self.box.show(self._lines())
+        return not self._is_stale
 
     def on_key(self, event: Key) -> None:
         """Choose by letter; Enter and Esc cancel, but Enter goes on once the word is typed."""
         if self.is_exit(event):
             return
-        if event.key in {"escape", "ctrl+c"}:
+        if event.key in {"escape", "ctrl+c"} or (self._is_stale and event.key == "enter"):
             self.dismiss(None)
-        elif self._change.typed_word:
+        elif not self._look():
+            return
+        elif self._words:
             self._type(event)
         elif event.key == "enter":
             self.dismiss(None)
@@ -162,13 +201,21 @@ class ConfirmDialog(Dialog):
 
     def _type(self, event: Key) -> None:
         if event.key == "enter":
-            if self._typed.text.strip() == self._change.typed_word:
-                self.dismiss(self._change.options[0].key)
+            if self._typed.text.strip() == self._words[0]:
+                self._go_on()
             return
         if event.is_printable and event.character:
             self._typed.insert(event.character)
         else:
             self._typed.press(event.key)
+        self.box.show(self._lines())
+
+    def _go_on(self) -> None:
+        if self._is_last_step:
+            self.dismiss(self._change.options[0].key)
+            return
+        self._words.pop(0)
+        self._typed = LineEditor()
         self.box.show(self._lines())
 
 

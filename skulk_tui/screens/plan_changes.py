@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from protocol.control_api import CommandAccepted, InstanceView
@@ -13,7 +14,9 @@ from skulk_tui.changes import Change, Option, Sent
 from skulk_tui.cli.plan_notes import differences
 from skulk_tui.client import envelope_of, path_of
 from skulk_tui.formatting import format_bytes, format_count, format_duration
+from skulk_tui.frozen import still_so
 from skulk_tui.lines import Line, Span, line, span
+from skulk_tui.screens.cluster_rows import ref_of_instance
 from skulk_tui.screens.plan_rows import nodes_text
 from skulk_tui.seat import Seat
 from skulk_tui.view_state import ViewState
@@ -138,7 +141,8 @@ def stop(seat: Seat, item: InstanceView) -> Change:
     effect.append(line("Frees ", Span(format_bytes(_memory_of(item.plan)), "strong"), "."))
     took = "" if item.launch is None else f" (about {format_duration(item.launch.load_ms / 1000)})"
     effect.append(line(f"Files stay on disk. To bring it back: place it again{took}."))
-    return _stop_change(seat, item.instance_id, item.plan, tuple(effect))
+    change = _stop_change(seat, item.instance_id, item.plan, tuple(effect))
+    return replace(change, is_still_so=still_so(seat.view, [ref_of_instance(item)]))
 
 
 def _load_line(item: InstanceView) -> Line:
@@ -223,4 +227,5 @@ def retry(seat: Seat, item: InstanceView) -> Change:
         cli=f"skulk retry {item.instance_id}",
         options=(Option(key="r", title="try again"),),
         send=send,
+        is_still_so=still_so(seat.view, [ref_of_instance(item)]),
     )

@@ -7,8 +7,9 @@ from protocol.errors import ClientError
 from skulk_tui.changes import Change, Option, Sent
 from skulk_tui.client import path_of
 from skulk_tui.formatting import format_bytes
+from skulk_tui.frozen import still_so
 from skulk_tui.lines import Line, Span, line, span
-from skulk_tui.screens.store_rows import Disks, nodes_holding
+from skulk_tui.screens.store_rows import Disks, nodes_holding, ref_of_transfer
 from skulk_tui.seat import Seat
 
 
@@ -56,6 +57,7 @@ def cancel(seat: Seat, transfer: TransferStatus) -> Change:
         cli=f"skulk models pull {transfer.model_id} --on {name} --cancel",
         options=(Option(key="x", title="cancel the transfer"),),
         send=send,
+        is_still_so=still_so(seat.view, [ref_of_transfer(transfer)]),
     )
 
 
