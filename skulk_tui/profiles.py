@@ -194,16 +194,25 @@ def save_profile(config_dir: Path, name: str, profile: Profile) -> None:
     Raises:
         ClientError: `client.usage`: the name is none, or the file cannot be changed.
     """
+    check_name(name)
+    fields = profile.model_dump(mode="json", exclude_defaults=True)
+    block = ["", f"[profile.{name}]", *(f"{key} = {json.dumps(fields[key])}" for key in fields)]
+    rest = _without(_tables(config_dir), ("profile", name))
+    _replace(config_dir, [*_top(config_dir), *rest, *block])
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no name for a profile.
+
+    Raises:
+        ClientError: `client.usage`.
+    """
     if not _NAME.match(name):
         raise ClientError(
             "client.usage",
             f"{name[:100]!r} is no name for a cluster",
             remediation="Use 1 to 63 letters, digits, `_` and `-`.",
         )
-    fields = profile.model_dump(mode="json", exclude_defaults=True)
-    block = ["", f"[profile.{name}]", *(f"{key} = {json.dumps(fields[key])}" for key in fields)]
-    rest = _without(_tables(config_dir), ("profile", name))
-    _replace(config_dir, [*_top(config_dir), *rest, *block])
 
 
 def remove_profile(config_dir: Path, name: str) -> None:

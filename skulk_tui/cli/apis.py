@@ -7,10 +7,11 @@ import typer
 
 from protocol.base import FrozenModel
 from protocol.control_api import ListenersDocument, NodeIdentity, OpenApiBody
+from skulk_tui.cli.outcomes import show_outcome
 from skulk_tui.cli.output import Column, Listing, Table
 from skulk_tui.cli.records import ListenersRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.verb import group, verb
+from skulk_tui.cli.verb import DryRunOption, group, verb
 from skulk_tui.target import is_loopback_host
 
 
@@ -31,13 +32,21 @@ def open_api(
     persist: Annotated[
         bool, typer.Option("--persist/--no-persist", help="Also after a restart of the daemon.")
     ] = True,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Serve beyond loopback; every request from there needs an API key."""
+    if dry_run:
+        urls = session.client.get("/node/identity", NodeIdentity).urls
+        return show_outcome(session, host, f"would be served beside {', '.join(urls)}")
     return _ask(session, "/v1/api/open", OpenApiBody(host=host, persist=persist))
 
 
-def close_api(session: Session) -> int | None:
+def close_api(session: Session, *, dry_run: DryRunOption = False) -> int | None:
     """Serve on loopback only."""
+    if dry_run:
+        urls = session.client.get("/node/identity", NodeIdentity).urls
+        beyond = [url for url in urls if not _is_here(url)]
+        return show_outcome(session, ", ".join(beyond) or "nothing", "would be closed")
     return _ask(session, "/v1/api/close", None)
 
 
@@ -51,18 +60,20 @@ def _ask(session: Session, path: str, body: FrozenModel | None) -> int | None:
 
 
 def _show(session: Session, urls: tuple[str, ...]) -> None:
-    beyond = any(not is_loopback_host(urlsplit(url).hostname or "") for url in urls)
+    beyond = any(not _is_here(url) for url in urls)
     table = Table(
         (Column("SERVED AT"), Column("REACHED FROM")),
         tuple(
             (
                 url,
-                "this machine"
-                if is_loopback_host(urlsplit(url).hostname or "")
-                else "the network, with an API key",
+                "this machine" if _is_here(url) else "the network, with an API key",
             )
             for url in urls
         ),
     )
     record = ListenersRecord(urls=urls, beyond_loopback=beyond)
     session.output.show(Listing(kind="listeners", items=(record,), tables=(table,), names=urls))
+
+
+def _is_here(url: str) -> bool:
+    return is_loopback_host(urlsplit(url).hostname or "")

@@ -35,14 +35,14 @@ from skulk_tui.cli.cluster_tables import (
 from skulk_tui.cli.completing import complete_node
 from skulk_tui.cli.join import join
 from skulk_tui.cli.nearest import unknown_value
+from skulk_tui.cli.outcomes import show_outcome
 from skulk_tui.cli.output import Listing, key_values
-from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.saved_clusters import add_saved_cluster_verbs
 from skulk_tui.cli.session import Session, parse_duration
 from skulk_tui.cli.socket_owner import owner_of
 from skulk_tui.cli.suggestions import member_of
-from skulk_tui.cli.tables import nodes_table, outcomes_table, reasons_table, status_tables
-from skulk_tui.cli.verb import WatchOption, group, verb
+from skulk_tui.cli.tables import nodes_table, reasons_table, status_tables
+from skulk_tui.cli.verb import DryRunOption, WatchOption, group, verb
 from skulk_tui.cli.waiting import state_of
 from skulk_tui.client import path_of
 from skulk_tui.formatting import format_duration, joined
@@ -50,9 +50,6 @@ from skulk_tui.formatting import format_duration, joined
 _POLICIES: tuple[Policy, ...] = ("availability", "quorum")
 _SHORTEST_TTL_S = 10
 
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
-]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -246,6 +243,7 @@ def invite(
     code: Annotated[
         bool, typer.Option("--code", help="Six words to be spoken, for one node, in ten minutes.")
     ] = False,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Make an invitation and print it; a node that was closed listens to others from then on."""
     if code and uses != 1:
@@ -262,6 +260,8 @@ def invite(
         uses=uses,
         ttl_s=None if ttl_s is None else int(ttl_s),
     )
+    if dry_run:
+        return _show_invitation_wish(session, body)
     made = session.client.post("/v1/cluster/invite", Invitation, body)
     if session.form in {"table", "wide"}:
         session.output.write(f"{made.token or made.code}\n")
@@ -272,6 +272,13 @@ def invite(
         )
     _narrate_invitation(session, made)
     return None
+
+
+def _show_invitation_wish(session: Session, body: InviteBody) -> None:
+    cluster = _cluster(session)
+    uses = "once" if body.uses == 1 else f"{body.uses} times"
+    opens = "" if cluster.is_open else "; this node would listen to other nodes from then on"
+    show_outcome(session, f"a {body.kind}", f"would be made, to join {cluster.name} {uses}{opens}")
 
 
 def _narrate_invitation(session: Session, made: Invitation) -> None:
@@ -321,7 +328,7 @@ def revoke_token(
         raise unknown_value("an invitation", token, known, see="skulk cluster tokens")
     if not dry_run:
         session.client.delete(path_of("/v1/cluster/tokens/{}", token), CommandAccepted)
-    return _outcome(session, token, "would be revoked" if dry_run else "revoked")
+    return show_outcome(session, token, "would be revoked" if dry_run else "revoked")
 
 
 # ---- Members and master ------------------------------------------------------------------------
@@ -343,19 +350,10 @@ def remove_member(
     """
     member = member_of(_cluster(session), target)
     if dry_run:
-        return _outcome(session, member.name, "would be removed")
+        return show_outcome(session, member.name, "would be removed")
     session.confirm(f"Remove {member.name} ({member.node_id}) from the cluster?", yes=yes)
     session.client.delete(path_of("/v1/cluster/members/{}", member.node_id), CommandAccepted)
-    return _outcome(session, member.name, "removed")
-
-
-def _outcome(session: Session, target: str, outcome: str) -> None:
-    record = OutcomeRecord(target=target, outcome=outcome)
-    session.output.show(
-        Listing(
-            kind="outcomes", items=(record,), tables=(outcomes_table((record,)),), names=(target,)
-        )
-    )
+    return show_outcome(session, member.name, "removed")
 
 
 def show_or_set_policy(
@@ -415,7 +413,7 @@ def hand_over(
     member = None if target is None else member_of(cluster, target)
     if dry_run:
         who = "a node of the master's choice" if member is None else member.name
-        return _outcome(session, who, "would be asked to campaign")
+        return show_outcome(session, who, "would be asked to campaign")
     body = HandoverBody(node=None if member is None else member.node_id)
     done = session.client.post("/v1/cluster/handover", HandoverDone, body)
     record = MasterRecord(node_id=done.master, name=done.name, term=done.term)

@@ -18,7 +18,7 @@ from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import InstanceRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.tables import failures_tables, instance_tables, instances_table
-from skulk_tui.cli.verb import WatchOption, group, verb
+from skulk_tui.cli.verb import DryRunOption, WatchOption, group, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_gone, wait_until_ready
 from skulk_tui.client import path_of
 
@@ -97,6 +97,7 @@ def stop_instances(
         bool, typer.Option("--all", help="All instances of a model, where it has several.")
     ] = False,
     wait: WaitOption = True,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Stop instances and wait until their processes are gone.
 
@@ -105,6 +106,9 @@ def stop_instances(
     state = state_of(session)
     found = [view for target in targets for view in find_instances(state, target, several=every)]
     views = list({view.instance_id: view for view in found}.values())
+    if dry_run:
+        session.output.show(outcomes_listing(*(_outcome(one, _would_end(one)) for one in views)))
+        return None
     outcomes: list[OutcomeRecord] = []
     errors: list[SkulkError] = []
     for view in views:
@@ -123,6 +127,11 @@ def stop_instances(
         raise errors[0]
     session.output.show(outcomes_listing(*outcomes))
     return several_exit_code(errors, len(views))
+
+
+def _would_end(view: InstanceView) -> str:
+    waiting = (view.in_flight or 0) + (view.queued or 0)
+    return f"would be stopped, and {waiting} requests end" if waiting else "would be stopped"
 
 
 def _outcome(view: InstanceView, outcome: str, error: SkulkError | None = None) -> OutcomeRecord:
@@ -147,10 +156,19 @@ def several_exit_code(errors: Sequence[SkulkError], n_targets: int) -> int:
 
 
 def retry_instance(
-    session: Session, instance: InstanceArgument, *, wait: WaitOption = True
+    session: Session,
+    instance: InstanceArgument,
+    *,
+    wait: WaitOption = True,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Try a failed instance again, as it was placed."""
     (view,) = find_instances(state_of(session), instance)
+    if dry_run:
+        again = "would be tried again"
+        outcome = again if view.phase == "failed" else f"is {view.phase}; only what failed {again}"
+        session.output.show(outcomes_listing(_outcome(view, outcome)))
+        return None
     session.client.post(path_of("/instance/{}/retry", view.instance_id), CommandAccepted)
     if wait:
         view = wait_until_ready(session, view.instance_id)

@@ -9,12 +9,12 @@ from protocol.errors import ClientError
 from protocol.state import SCOPES, Scope
 from skulk_tui.cli.answers import key_record
 from skulk_tui.cli.nearest import unknown_value
-from skulk_tui.cli.outcomes import outcomes_listing
+from skulk_tui.cli.outcomes import show_outcome
 from skulk_tui.cli.output import Listing
-from skulk_tui.cli.records import KeyRecord, OutcomeRecord
+from skulk_tui.cli.records import KeyRecord
 from skulk_tui.cli.session import Session, parse_duration
 from skulk_tui.cli.tables import keys_table
-from skulk_tui.cli.verb import group, verb
+from skulk_tui.cli.verb import DryRunOption, group, verb
 from skulk_tui.client import path_of
 from skulk_tui.formatting import rfc3339
 
@@ -51,6 +51,7 @@ def create_key(
     expires: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Such as 30d; never when left out.")
     ] = None,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Make an API key and print it: the only time that it can be seen."""
     life_s = parse_duration(expires, "--expires") if expires is not None else None
@@ -63,6 +64,11 @@ def create_key(
         scope=scope_of(scope),
         expires_in_s=None if life_s is None else int(life_s),
     )
+    if dry_run:
+        # A key that may not make keys is told now, not when it matters.
+        session.client.get("/v1/keys", KeyList)
+        until = "until revoked" if expires is None else f"for {expires}"
+        return show_outcome(session, name, f"would be made: {body.scope}, valid {until}")
     made = session.client.post("/v1/keys", CreatedKey, body)
     if session.form in {"table", "wide"}:
         session.output.write(f"{made.key}\n")
@@ -116,14 +122,15 @@ def revoke_key(
     key: Annotated[str, typer.Argument(metavar="KEY|NAME", help="A key's id or its name.")],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Make an API key invalid on all nodes, at once."""
     found = _find_key(session.client.get("/v1/keys", KeyList).items, key)
+    if dry_run:
+        return show_outcome(session, found.key_id, f"would be revoked: {found.name}")
     session.confirm(f"Revoke {found.key_id} ({found.name})?", yes=yes)
     session.client.delete(path_of("/v1/keys/{}", found.key_id), CommandAccepted)
-    outcome = OutcomeRecord(target=found.key_id, outcome="revoked")
-    session.output.show(outcomes_listing(outcome))
-    return None
+    return show_outcome(session, found.key_id, "revoked")
 
 
 def _find_key(keys: tuple[KeyView, ...], word: str) -> KeyView:

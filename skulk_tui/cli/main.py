@@ -61,11 +61,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _usage_error(wrong: typer.TyperException) -> ClientError:
-    return ClientError(
-        "client.usage",
-        wrong.format_message(),
-        remediation="See `skulk --help`, or `--help` after a sub-command.",
-    )
+    """Say what is wrong with the line, and whose help to read."""
+    context = getattr(wrong, "ctx", None)
+    verb = "skulk" if context is None else str(context.command_path)
+    return ClientError("client.usage", wrong.format_message(), remediation=f"See `{verb} --help`.")
 
 
 def _bug(bug: Exception) -> SkulkError:

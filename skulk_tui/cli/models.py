@@ -35,7 +35,7 @@ from skulk_tui.cli.tables import (
     models_table,
     transfers_table,
 )
-from skulk_tui.cli.verb import WatchOption, group, verb
+from skulk_tui.cli.verb import DryRunOption, WatchOption, group, verb
 from skulk_tui.cli.waiting import state_of, wait_until_downloaded
 from skulk_tui.client import Query, path_of
 from skulk_tui.formatting import format_bytes
@@ -274,9 +274,12 @@ def pull_model(
         bool, typer.Option("--cancel", help="End a download; a later pull goes on from its rest.")
     ] = False,
     on: OnOption = None,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Fetch a model's files to the node, verified before they count."""
     model_id = parse_model_id(model)
+    if dry_run:
+        return _show_pull_wish(session, model_id, on, cancel=cancel)
     path, query = path_of("/store/models/{}/download", model_id), _query(on)
     with naming_the_nearest_model(session, model_id):
         if cancel:
@@ -297,6 +300,21 @@ def pull_model(
     return None
 
 
+def _show_pull_wish(session: Session, model_id: ModelId, on: str | None, *, cancel: bool) -> None:
+    with naming_the_nearest_model(session, model_id):
+        entry = session.client.get(path_of("/v1/models/{}", model_id), ModelEntry)
+    disk = session.client.get("/store/storage", ClusterStorage, query=_query(on))
+    size, free = format_bytes(entry.storage_size_bytes), format_bytes(disk.disk_free_bytes)
+    if cancel:
+        outcome = "its download would be ended"
+    elif any(item.model_id == model_id for item in disk.items):
+        outcome = "is there already"
+    else:
+        outcome = f"would be fetched: {size}, and {free} are free in {disk.models_dir}"
+    record = OutcomeRecord(target=model_id, model_id=model_id, outcome=outcome)
+    session.output.show(outcomes_listing(record))
+
+
 def remove_models(
     session: Session,
     models: Annotated[
@@ -305,6 +323,7 @@ def remove_models(
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     on: OnOption = None,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Remove models' files from the node.
 
@@ -317,6 +336,9 @@ def remove_models(
         if entry is None:
             raise unknown_value("a model", model, known, see="skulk models list")
         entries.append(entry)
+    if dry_run:
+        session.output.show(outcomes_listing(*(_would_go(entry, on) for entry in entries)))
+        return None
     where = f" from {on}" if on is not None else ""
     session.confirm(f"Remove {', '.join(entry.id for entry in entries)}{where}?", yes=yes)
     outcomes: list[OutcomeRecord] = []
@@ -339,6 +361,12 @@ def remove_models(
             )
     session.output.show(outcomes_listing(*outcomes))
     return several_exit_code(errors, len(entries))
+
+
+def _would_go(entry: ModelEntry, on: str | None) -> OutcomeRecord:
+    is_imported = "custom" in entry.tags and on is None
+    outcome = "would be forgotten; its file stays" if is_imported else "would be removed"
+    return OutcomeRecord(target=entry.id, model_id=entry.id, outcome=outcome)
 
 
 def _query(on: str | None) -> Query:

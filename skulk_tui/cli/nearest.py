@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from protocol.errors import ClientError
 from skulk_tui.formatting import one_line, shorten
 
-_SHOWN_MAX = 8
+_SHOWN_MAX = 16
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -29,16 +29,19 @@ def unknown_value(what: str, word: str, known: Iterable[str], *, see: str = "") 
         what: The kind of thing, with its article: `a model`.
         word: What was given.
         known: What would have been understood.
-        see: A command that lists them; used when there are many.
+        see: A command that lists them.
     """
     candidates = sorted(known)
     guess = nearest(word, candidates)
     if guess is not None:
         remedy = f"Did you mean {guess!r}?"
-    elif candidates and len(candidates) <= _SHOWN_MAX and not see:
-        remedy = f"Known: {', '.join(candidates)}."
+    elif see:
+        remedy = f"See `{see}`."
+    elif len(candidates) > _SHOWN_MAX:
+        shown = ", ".join(candidates[:_SHOWN_MAX])
+        remedy = f"Known: {shown} and {len(candidates) - _SHOWN_MAX} more."
     else:
-        remedy = f"See `{see}`." if see else ""
+        remedy = f"Known: {', '.join(candidates)}." if candidates else ""
     return ClientError(
         "client.usage",
         f"{shorten(one_line(word), 120)!r} is not {what}",

@@ -1,7 +1,8 @@
-"""What became of each target of a command, as a listing."""
+"""What became of each target of a command, or would, as a listing."""
 
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.records import OutcomeRecord
+from skulk_tui.cli.session import Session
 from skulk_tui.cli.tables import outcomes_table
 
 
@@ -13,3 +14,8 @@ def outcomes_listing(*outcomes: OutcomeRecord) -> Listing:
         tables=(outcomes_table(outcomes),),
         names=[one.target for one in outcomes],
     )
+
+
+def show_outcome(session: Session, target: str, outcome: str) -> None:
+    """Show what became of the one target there is, or would."""
+    session.output.show(outcomes_listing(OutcomeRecord(target=target, outcome=outcome)))

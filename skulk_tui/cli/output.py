@@ -233,7 +233,9 @@ def is_for_programs(form: OutputFormat) -> bool:
 
 
 def with_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
-    """Leave of each table the columns that are named, in that order; a table with none goes.
+    """Leave of each table the columns that are named, in that order.
+
+    Those tables stay that have the most of them: whoever names columns of one means that one.
 
     Args:
         tables: Of one listing.
@@ -247,7 +249,9 @@ def with_columns(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
     for name, key in zip(names, wanted, strict=True):
         if key not in known:
             raise unknown_value("a column of this listing", name, known)
-    return [left for one in tables if (left := _left(one, wanted)).columns]
+    left = [_left(one, wanted) for one in tables]
+    most = max(len(one.columns) for one in left)
+    return [one for one in left if len(one.columns) == most]
 
 
 def _key(title: str) -> str:

@@ -11,11 +11,10 @@ from typing import Annotated
 import typer
 
 from protocol.errors import ClientError
+from skulk_tui.cli.outcomes import show_outcome
 from skulk_tui.cli.output import Column, Listing, Table
-from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.tables import outcomes_table
-from skulk_tui.cli.verb import verb
+from skulk_tui.cli.verb import DryRunOption, verb
 from skulk_tui.formatting import UNKNOWN
 from skulk_tui.own_files import replace_file
 from skulk_tui.target import check_key, parse_node_url
@@ -89,6 +88,8 @@ def list_clusters(session: Session) -> int | None:
             names=[record.name for record in records],
         )
     )
+    if not records and not session.output.is_for_programs:
+        session.narrate("No cluster is saved. Save one: `skulk cluster save NAME NODE...`.")
     return None
 
 
@@ -97,15 +98,21 @@ def use_cluster(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A saved cluster.")] = None,
     *,
     none: Annotated[bool, typer.Option("--none", help="Ask this machine's node again.")] = False,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Ask a saved cluster from now on, where neither an option nor a variable names another."""
     if (name is None) is not none:
         raise ClientError("client.usage", "give either the name of a saved cluster, or --none")
-    from skulk_tui.profiles import use_profile
+    from skulk_tui.profiles import read_config, use_profile
 
+    if dry_run:
+        if name is not None:
+            read_config(session.config_dir).named(name, "`use`")
+        would = "would be asked from now on" if name else "no cluster would be current"
+        return show_outcome(session, name or "none", would)
     use_profile(session.config_dir, name)
-    _done(session, name or "none", "is asked from now on" if name else "no cluster is current")
-    return None
+    now = "is asked from now on" if name else "no cluster is current"
+    return show_outcome(session, name or "none", now)
 
 
 def save_cluster(
@@ -120,11 +127,12 @@ def save_cluster(
     with_key: Annotated[
         bool, typer.Option("--with-key", help="Read its API key from the prompt, or stdin.")
     ] = False,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Save a cluster under a name, or replace the one of that name."""
     from pydantic import ValidationError
 
-    from skulk_tui.profiles import Profile, key_path, save_profile
+    from skulk_tui.profiles import Profile, check_name, key_path, save_profile
 
     for seed in seeds:
         parse_node_url(seed, f"the address {seed!r}")
@@ -138,47 +146,53 @@ def save_cluster(
     except ValidationError as wrong:
         first = wrong.errors(include_url=False)[0]
         raise ClientError("client.usage", f"{first['loc'][0]}: {first['msg']}") from wrong
+    if dry_run:
+        check_name(name)
+        return show_outcome(session, name, f"would be saved: {', '.join(seeds)}")
     key = _read_key(session, name) if with_key else None
     save_profile(session.config_dir, name, profile)
     if key is not None:
         replace_file(key_path(session.config_dir, name), f"{key}\n")
-    _done(session, name, "saved; `skulk cluster use` makes it the one that is asked")
+    show_outcome(session, name, "saved; `skulk cluster use` makes it the one that is asked")
     return None
 
 
-def forget_cluster(session: Session, name: NameArgument) -> int | None:
+def forget_cluster(
+    session: Session, name: NameArgument, *, dry_run: DryRunOption = False
+) -> int | None:
     """Forget a saved cluster and its key; the cluster itself is not touched."""
-    from skulk_tui.profiles import key_path, remove_profile
+    from skulk_tui.profiles import key_path, read_config, remove_profile
 
+    if dry_run:
+        read_config(session.config_dir).named(name, "`forget`")
+        return show_outcome(session, name, "would be forgotten")
     remove_profile(session.config_dir, name)
     key_path(session.config_dir, name).unlink(missing_ok=True)
-    _done(session, name, "forgotten")
+    show_outcome(session, name, "forgotten")
     return None
 
 
 def trust(
     session: Session,
     url: Annotated[str, typer.Argument(metavar="URL", help="An https address.")],
+    *,
+    dry_run: DryRunOption = False,
 ) -> int | None:
     """Believe the TLS certificate that an address shows now, instead of the one before."""
     node = parse_node_url(url, "URL")
     if not node.startswith("https://"):
-        raise ClientError("client.usage", f"{node} speaks no TLS, so there is nothing to believe")
-    fingerprint = session.trust.accept(node)
-    if fingerprint:
-        _done(session, node, f"its certificate is believed: {fingerprint}")
-    else:
-        _done(session, node, "a public authority vouches for its certificate")
-    return None
-
-
-def _done(session: Session, target: str, outcome: str) -> None:
-    record = OutcomeRecord(target=target, outcome=outcome)
-    session.output.show(
-        Listing(
-            kind="outcomes", items=(record,), tables=(outcomes_table([record]),), names=(target,)
+        raise ClientError(
+            "client.usage",
+            f"{node} speaks no TLS, so there is nothing to believe",
+            remediation="Give an https address.",
         )
-    )
+    if dry_run:
+        fingerprint, word = session.trust.shown_at(node), "would be believed"
+    else:
+        fingerprint, word = session.trust.accept(node), "is believed"
+    if not fingerprint:
+        return show_outcome(session, node, "a public authority vouches for its certificate")
+    return show_outcome(session, node, f"its certificate {word}: {fingerprint}")
 
 
 def _read_key(session: Session, name: str) -> str:

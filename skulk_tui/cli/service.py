@@ -30,7 +30,7 @@ from skulk_tui.cli.service_plans import (
     uninstall_steps,
 )
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.verb import group, verb
+from skulk_tui.cli.verb import DryRunOption, group, verb
 from skulk_tui.formatting import UNKNOWN
 from skulk_tui.own_files import read_text
 
@@ -42,7 +42,6 @@ _ENTERED_BY_ALL: Final = 0o001
 UserOption = Annotated[
     bool, typer.Option("--user", help="Of the user, also when root runs this command.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")]
 
 
 def add_service_verbs(app: typer.Typer) -> None:

@@ -63,6 +63,11 @@ WatchOption = Annotated[
 ]
 
 
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")
+]
+
+
 def _common(  # its signature is what counts: the options that every sub-command takes
     *,
     node: NodeOption = None,

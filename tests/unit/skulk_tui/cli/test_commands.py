@@ -10,6 +10,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
+from protocol.errors import ErrorCode
 from protocol.session import TimelineEntry
 from skulk_tui.cli import bench_figures, cluster_records, operation_records, records
 from tests.support.builders import MODEL, NOW_MS, a_command_id, an_instance_id
@@ -305,6 +306,58 @@ def test_a_bug_of_the_node_ends_with_1(case: Case, node: FakeNode) -> None:
     ran = skulk(*case.arguments, node=node.url)
     assert (ran.code, ran.out) == (1, "")
     assert ran.err.startswith("error: a bug\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "exit_code"),
+    [
+        ("request.invalid", 400, 2),
+        ("cluster.peer_unreachable", 502, 3),
+        ("request.forbidden", 403, 4),
+        ("request.unauthenticated", 401, 4),
+        ("placement.busy", 409, 5),
+        ("request.overloaded", 503, 1),
+    ],
+)
+@ASKING
+def test_a_refusal_ends_every_verb_with_the_code_of_its_error(
+    case: Case, node: FakeNode, code: ErrorCode, status: int, exit_code: int
+) -> None:
+    if case.over_session:
+        with ScriptedSession() as scripted:
+            scripted.upgrade_refusal = scripted_refusal(code, "it is refused", status=status)
+            ran = skulk(*case.arguments, node=scripted.url)
+    else:
+        for method in ("GET", "POST", "PUT", "DELETE"):
+            for path in _routes():
+                node.on(method, path, refusal(code, "it is refused", status=status))
+        ran = skulk(*case.arguments, node=node.url)
+    assert (ran.code, ran.out) == (exit_code, "")
+    error, *more = ran.err.splitlines()
+    assert error == "error: it is refused"
+    assert [line.split()[0] for line in more] in (["at:", "remedy:"], ["remedy:"])
+
+
+@ALL
+def test_a_wrong_option_ends_every_verb_with_2_and_names_its_help(case: Case, url: str) -> None:
+    ran = skulk(*case.arguments, "--no-such-option", node=url)
+    assert (ran.code, ran.out) == (2, "")
+    error, remedy = ran.err.splitlines()
+    assert error.startswith("error: No such option: --no-such-option")
+    assert remedy.startswith(f"  remedy: See `skulk {case.arguments[0]}")
+    assert remedy.endswith(" --help`.")
+
+
+@ASKING
+def test_a_spent_budget_ends_every_verb_with_124(case: Case, node: FakeNode) -> None:
+    if case.over_session:
+        with ScriptedSession() as scripted:
+            ran = skulk(*case.arguments, "--timeout", "1ms", node=scripted.url)
+    else:
+        ran = skulk(*case.arguments, "--timeout", "0.001ms", node=node.url)
+    assert ran.code == 124
+    assert len(ran.err.splitlines()) <= 3
+    assert ran.err.startswith("error: the time given by --timeout ran out")
 
 
 def _routes() -> list[str]:

@@ -25,3 +25,5 @@ def test_a_short_list_is_shown_whole_and_a_long_one_by_its_command() -> None:
     assert unknown_value("a thing", "x", MODELS, see="skulk models list").remediation == (
         "See `skulk models list`."
     )
+    many = [f"t{number:02}" for number in range(20)]
+    assert unknown_value("a thing", "x", many).remediation.endswith(", t15 and 4 more.")

@@ -164,7 +164,9 @@ def test_titles_are_written_as_options_are() -> None:
     assert left.rows == (("2", "1"),)
 
 
-def test_of_several_tables_those_stay_that_have_a_column() -> None:
+def test_of_several_tables_those_stay_that_have_the_most_of_the_columns() -> None:
     first = Table((Column("NODE"), Column("CPU")), (("a", "1"),))
-    second = Table((Column("INSTANCE"),), (("i",),))
-    assert with_columns([first, second], ["cpu"]) == [Table((Column("CPU"),), (("1",),))]
+    second = Table((Column("NODE"), Column("INSTANCE")), (("a", "i"),))
+    only_cpu = Table((Column("NODE"), Column("CPU")), (("a", "1"),))
+    assert with_columns([first, second], ["node", "cpu"]) == [only_cpu]
+    assert len(with_columns([first, second], ["node"])) == 2

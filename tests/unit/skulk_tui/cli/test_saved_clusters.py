@@ -112,5 +112,8 @@ def test_a_certificate_is_told_once_refused_when_it_changes_and_accepted_by_name
         changed = run(config_dir, "ps", "--node", other.url)
         assert changed.code == 4
         assert f"skulk cluster trust {other.url}" in changed.err
+        looked = run(config_dir, "cluster", "trust", other.url, "--dry-run")
+        assert (looked.code, "would be believed" in looked.out) == (0, True)
+        assert run(config_dir, "ps", "--node", other.url).code == 4
         assert run(config_dir, "cluster", "trust", other.url).code == 0
         assert run(config_dir, "ps", "--node", other.url).code == 0
