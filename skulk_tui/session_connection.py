@@ -186,7 +186,7 @@ def _closing_of_a_newer_node(raw: bytes) -> str | None:
     """Give the words of a `closing` whose code this build does not know."""
     try:
         frame: object = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested without end
         return None
     if not isinstance(frame, dict):
         return None

@@ -1,7 +1,7 @@
 """A pane: one titled rule, and lines below it. What holds the keyboard is marked by its rule."""
 
 from collections.abc import Sequence
-from typing import final
+from typing import Self, final
 
 from textual.events import Blur, Click, Focus, MouseScrollDown, MouseScrollUp
 
@@ -53,6 +53,11 @@ class Pane(LineWidget, can_focus=True):
     def page(self) -> int:
         """How many lines a page has."""
         return max(1, self.size.height - 2)
+
+    def focus(self, scroll_visible: bool = True) -> Self:  # ruff: ignore[boolean-type-hint-positional-argument, boolean-default-value-positional-argument]  Textual's signature
+        """Take the keyboard at once: Textual's own waits behind keys that are meant for this."""
+        self.screen.set_focus(self, scroll_visible)
+        return self
 
     def make_lines(self, width: int, height: int) -> Sequence[Line]:
         """Draw rule and body."""

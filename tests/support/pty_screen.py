@@ -5,7 +5,7 @@ Enough of a terminal for programs that place their cursor before they write, as 
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Self, final
 
@@ -180,6 +180,20 @@ class TuiProgram:
         ends_s = time.monotonic() + within_s
         while kept := [word for word in words if word in self.text]:
             assert time.monotonic() < ends_s, f"{kept} still after {within_s:g} s:\n{self.text}"
+            self.program.read_for(0.02)
+
+    def until(
+        self, holds: Callable[[], object], what: str = "it", *, within_s: float = 15.0
+    ) -> None:
+        """Wait until something holds, and read what the program draws meanwhile.
+
+        Raises:
+            AssertionError: It did not come to be; holds the screen.
+        """
+        ends_s = time.monotonic() + within_s
+        while not holds():
+            assert time.monotonic() < ends_s, f"not within {within_s:g} s: {what}\n{self.text}"
+            assert self.program.exit_code is None, f"it has ended:\n{self.text}"
             self.program.read_for(0.02)
 
     def leave(self) -> int:

@@ -271,6 +271,12 @@ class ScriptedSession:
         """Send any message, to all."""
         self._call(self._send_raw, message)
 
+    def break_off(self, n_missing: int = 40) -> None:
+        """Send the head of a message and a part of it; what is sent next is taken for its rest."""
+        part = b'{"type":"rows"'
+        head = bytes((0x81, len(part) + n_missing))  # text, in one frame, not masked: RFC 6455, 5.2
+        self._call(self._write_bytes, head + part)
+
     # ---- Its thread ----
 
     def __enter__(self) -> Self:
@@ -438,6 +444,10 @@ class ScriptedSession:
     def _send_raw(self, message: str | bytes) -> None:
         for client in tuple(self._clients):
             self._write(client, message)
+
+    def _write_bytes(self, data: bytes) -> None:
+        for client in self._clients:
+            client.connection.transport.write(data)
 
     def _broadcast(self, frame: FrozenModel) -> None:
         self._call(self._send_raw, frame.model_dump_json())
