@@ -19,6 +19,14 @@ async def run_blocking(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
     return await asyncio.to_thread(call, *args, **kwargs)
 
 
+def wait_on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """Wait, in a thread of `run_blocking`, for something that the loop does.
+
+    What the loop gives up when it ends raises `concurrent.futures.CancelledError` here.
+    """
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
 @final
 class Tasks:
     """The background tasks of one owner.

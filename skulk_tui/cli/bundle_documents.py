@@ -4,7 +4,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, final
+from typing import Final, Protocol, TypeVar, final
 
 from protocol.admin_api import ConfigDocument
 from protocol.base import FrozenModel
@@ -13,8 +13,10 @@ from protocol.control_api import EventsDocument, HealthDocument, NodeIdentity, S
 from protocol.errors import SkulkError
 from protocol.ids import NodeId
 from skulk_tui.cli.redaction import Redactor
-from skulk_tui.cli.session import Session
+from skulk_tui.client import Query
 from skulk_tui.formatting import rfc3339
+
+DocumentT = TypeVar("DocumentT", bound=FrozenModel)
 
 MAX_LOG_BYTES: Final = 8 << 20
 """Of one node, before it is compressed; the newest lines count."""
@@ -33,17 +35,31 @@ _DOCUMENTS: Final = (
 )
 
 
+class Asked(Protocol):
+    """Who is asked: a node, by HTTP or over the session of the terminal interface."""
+
+    def get(self, path: str, kind: type[DocumentT], *, query: Query | None = None) -> DocumentT:
+        """Ask for a document; blocking.
+
+        Raises:
+            SkulkError: It is not to be had.
+        """
+        ...
+
+
 @final
 class Collected:
     """What has been asked for so far, and what was taken out of it.
 
     Args:
-        session: Of the command.
+        asked: The node that asks the others.
         since_ms: Lines and events from before are left out; None takes the last thousand.
+        tell: Is told what is asked for next; what it raises ends the collecting.
     """
 
-    def __init__(self, session: Session, since_ms: int | None) -> None:
-        self._session = session
+    def __init__(self, asked: Asked, since_ms: int | None, *, tell: Callable[[str], None]) -> None:
+        self._asked = asked
+        self._tell = tell
         self._since_ms = since_ms
         self._redactor = Redactor()
         self.files: dict[str, int] = {}
@@ -69,7 +85,7 @@ class Collected:
             yield from self._one(f"nodes/{node_id}/log.json", partial(self._log, node_id))
 
     def _one(self, name: str, ask: Callable[[], object]) -> Iterator[tuple[str, bytes]]:
-        self._session.narrate(f"asking for {name}")
+        self._tell(f"asking for {name}")
         try:
             found = ask()
         except SkulkError as error:
@@ -83,10 +99,10 @@ class Collected:
         yield name, content
 
     def _document(self, path: str, kind: type[FrozenModel], node_id: NodeId) -> object:
-        return _plain(self._session.client.get(path, kind, query={"node": node_id}))
+        return _plain(self._asked.get(path, kind, query={"node": node_id}))
 
     def _events(self) -> object:
-        client = self._session.client
+        client = self._asked
         last = client.get("/events", EventsDocument, query={"limit": "1"}).last_seq
         query = {"after_seq": str(max(0, last - MAX_EVENTS)), "limit": str(MAX_EVENTS)}
         events = client.get("/events", EventsDocument, query=query).events
@@ -102,7 +118,7 @@ class Collected:
             query["after"] = _FIRST_LINE
         since = rfc3339(self._since_ms) or ""
         for _ in range(_MAX_PAGES):
-            page = self._session.client.get("/v1/logs", LogsDocument, query=query)
+            page = self._asked.get("/v1/logs", LogsDocument, query=query)
             for line in page.lines:
                 if (line.at or since)[:19] < since[:19]:
                     continue

@@ -8,7 +8,13 @@ from typing import Final
 
 from protocol.cluster_api import NodeView
 from protocol.control_api import InstanceView, LinkEdge
-from skulk_tui.formatting import UNKNOWN, format_bytes, format_duration, format_throughput
+from skulk_tui.formatting import (
+    UNKNOWN,
+    format_bytes,
+    format_duration,
+    format_rtt,
+    format_throughput,
+)
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
 from skulk_tui.table_model import Column, Ref, TableRow
@@ -186,10 +192,11 @@ def _route_way(item: InstanceView, view: ViewState, glyphs: GlyphSet) -> Line:
 
 
 def _hop(source: str, target: str, links: Sequence[LinkEdge], glyphs: GlyphSet) -> list[Span]:
-    state = next(
-        (link.state for link in links if link.source == source and link.target == target), None
-    )
+    edge = next((link for link in links if link.source == source and link.target == target), None)
+    state = None if edge is None else edge.state
     words = "" if state in {"up", None} else f" {state} "
+    if edge is not None and state == "up" and edge.rtt_median_ms is not None:
+        words = f" {format_rtt(edge.rtt_median_ms)} ms "
     shaft = glyphs.link_fast if state == "up" else glyphs.link_slow
     tone: Tone = "plain" if state in {"up", None} else "bad"
     return [Span(f" {shaft * 2}{words}{shaft}{glyphs.link_head} ", tone)]

@@ -5,7 +5,7 @@ from typing import Final
 
 from protocol.cluster_api import NodeView, StrangerView
 from protocol.control_api import LinkEdge
-from skulk_tui.formatting import UNKNOWN, format_duration
+from skulk_tui.formatting import UNKNOWN, format_duration, format_rtt
 from skulk_tui.glyphs import pad_cells
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
 from skulk_tui.screens.cluster_rows import ref_of_node
@@ -55,8 +55,9 @@ def link_matrix(view: ViewState, width: int) -> Sequence[Line]:
             *(Span(pad_cells(node.member.name, _CELL) + " ", "dim") for node in shown),
         )
     ]
-    lines += [_matrix_row(node, shown, by_ends, name_cells) for node in nodes]
-    lines.append(EMPTY)
+    worst_ms = max((edge.rtt_median_ms or 0.0 for edge in view.links), default=0.0)
+    lines += [_matrix_row(node, shown, by_ends, name_cells, worst_ms) for node in nodes]
+    lines += [EMPTY, toned("  ms there and back, of what nodes tell; ! is the slowest", "dim")]
     if len(shown) < len(nodes):
         lines.append(toned(f"  {len(nodes) - len(shown)} more columns than fit", "dim"))
     return lines
@@ -67,6 +68,7 @@ def _matrix_row(
     shown: Sequence[NodeView],
     by_ends: Mapping[tuple[str, str], LinkEdge],
     name_cells: int,
+    worst_ms: float,
 ) -> Line:
     parts: list[Span] = [Span("  "), Span(pad_cells(node.member.name, name_cells), "strong")]
     for other in shown:
@@ -74,14 +76,19 @@ def _matrix_row(
             parts.append(Span(pad_cells(".", _CELL) + " ", "dim"))
             continue
         edge = by_ends.get((node.member.node_id, other.member.node_id))
-        parts.append(_matrix_cell(edge))
+        parts.append(_matrix_cell(edge, worst_ms))
     return tuple(parts)
 
 
-def _matrix_cell(edge: LinkEdge | None) -> Span:
+def _matrix_cell(edge: LinkEdge | None, worst_ms: float) -> Span:
+    """Write how long the way takes, or how it is while that is not measured or it is not up."""
     if edge is None:
         return Span(pad_cells(UNKNOWN, _CELL) + " ", "dim")
-    return Span(pad_cells(edge.state, _CELL) + " ", _LINK_TONES[edge.state])
+    if edge.state != "up" or edge.rtt_median_ms is None:
+        return Span(pad_cells(edge.state, _CELL) + " ", _LINK_TONES[edge.state])
+    is_worst = edge.rtt_median_ms == worst_ms
+    text = f"{format_rtt(edge.rtt_median_ms)}{'!' if is_worst else ''}"
+    return Span(pad_cells(text, _CELL) + " ", "warn" if is_worst else _LINK_TONES[edge.state])
 
 
 def member_rows(view: ViewState) -> Sequence[TableRow]:

@@ -10,8 +10,9 @@ from textual.app import ComposeResult
 
 from protocol.errors import ClientError
 from skulk_tui.changes import Option
-from skulk_tui.lines import line, span
+from skulk_tui.lines import Line, line, span
 from skulk_tui.naming import ref_named
+from skulk_tui.screens.bundling import BundlePane
 from skulk_tui.screens.diag_rows import (
     HEALTH_COLUMNS,
     HEALTH_FACETS,
@@ -24,6 +25,7 @@ from skulk_tui.screens.diag_rows import (
     n_problems,
     network_rows,
     node_choices,
+    tab_line,
 )
 from skulk_tui.screens.view import Handler, Values, View
 from skulk_tui.seat import Seat
@@ -31,8 +33,9 @@ from skulk_tui.table_model import Ref, TableModel
 from skulk_tui.view_state import Changes, LineItem
 from skulk_tui.widgets.log_pane import LogPane
 from skulk_tui.widgets.pane import Pane, TablePane, TextPane
+from skulk_tui.widgets.rows import Row
 
-Tab = Literal["health", "timeline", "traces", "logs", "network"]
+Tab = Literal["health", "timeline", "traces", "logs", "network", "bundle"]
 TABS: Final[tuple[Tab, ...]] = get_args(Tab)
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _BACKLOG: Final = 500
@@ -73,6 +76,8 @@ class DiagView(View):
             empty=("one node alone has no links; :invite lets another one in",),
             dash=dash,
         )
+        self.bundle = BundlePane(seat)
+        self._tabs = Row("diag-tabs", self._tab_line)
         self._events_id: int | None = None
         self._logs_id: int | None = None
         self._log_node: Ref | None = None
@@ -87,6 +92,7 @@ class DiagView(View):
 
     def compose(self) -> ComposeResult:
         """Lay all sub-tabs out; one is shown."""
+        yield self._tabs
         yield from self._by_tab().values()
 
     def on_mount(self) -> None:
@@ -100,20 +106,32 @@ class DiagView(View):
             "traces": self.traces,
             "logs": self.logs,
             "network": self.network,
+            "bundle": self.bundle,
         }
+
+    def _tab_line(self, width: int) -> Line:
+        return tab_line(TABS, self.tab, n_problems=n_problems(self.seat.view), width=width)
 
     def handlers(self) -> Mapping[str, Handler]:
         """Give what the keys of this screen do."""
         return {
             "diag.next_tab": lambda _: self._turn(1),
             "diag.previous_tab": lambda _: self._turn(-1),
-            "diag.tab": self._tab_named,
+            "diag.health": lambda _: self._go("health"),
+            "diag.doctor": lambda _: self._go("health"),
+            "diag.timeline": self._timeline,
+            "diag.events": lambda _: self._go("timeline"),
+            "diag.traces": lambda _: self._go("traces"),
+            "diag.network": lambda _: self._go("network"),
             "diag.open": self._open,
             "diag.follow": lambda _: self._follow(),
             "diag.level": self._choose_level,
             "diag.node": self._choose_node,
             "diag.grep": self._grep,
             "diag.logs": self._logs_of,
+            "diag.bundle": self._bundle,
+            "diag.make_bundle": lambda _: self.bundle.make(),
+            "diag.stop_bundle": lambda _: self.bundle.stop(),
         }
 
     # ---- Life ----
@@ -141,6 +159,8 @@ class DiagView(View):
             self.health.note = f"{problems} to look at" if problems else "all is well"
         elif self.tab == "network":
             self.network.model.set_rows(network_rows(view))
+        elif self.tab == "bundle":
+            self.bundle.redraw_text()
         elif self.tab == "traces":
             self.traces.show(empty_traces())
         elif self.tab == "timeline" and self._is_new(changes, self._events_id):
@@ -149,6 +169,7 @@ class DiagView(View):
             )
         elif self.tab == "logs" and self._is_new(changes, self._logs_id):
             self._show_log()
+        self._tabs.redraw()
         self.panes()[0].redraw()
 
     @staticmethod
@@ -171,8 +192,11 @@ class DiagView(View):
     def _turn(self, by: int) -> None:
         self._go(TABS[(TABS.index(self.tab) + by) % len(TABS)])
 
-    def _tab_named(self, values: Values) -> None:
-        self.on_values(values)
+    async def _timeline(self, values: Values) -> None:
+        if values.get("command"):
+            await self.seat.open_ref(ref_named(self.seat.view, "command", values["command"]))
+        else:
+            self._go("timeline")
 
     def _go(self, tab: Tab) -> None:
         self.tab = tab
@@ -209,6 +233,11 @@ class DiagView(View):
                     line(span(reason.remediation, "accent")),
                 )
                 await self.seat.shell.show_text(ref.shown, text)
+
+    def _bundle(self, values: Values) -> None:
+        if not self.bundle.is_making:
+            self.bundle.want(values)
+        self._go("bundle")
 
     # ---- Logs ----
 

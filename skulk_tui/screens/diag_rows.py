@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final, cast
 
-from skulk_tui.formatting import UNKNOWN, format_duration
-from skulk_tui.lines import Line, Span, Tone, line, span, toned
+from skulk_tui.formatting import UNKNOWN, format_duration, format_rtt
+from skulk_tui.lines import Line, Span, Tone, line, span, spread, toned
 from skulk_tui.table_model import Column, Ref, TableRow
 from skulk_tui.view_state import ViewState
 
@@ -20,9 +20,10 @@ HEALTH_FACETS: Final = frozenset({"node", "level", "code"})
 NETWORK_COLUMNS: Final = (
     Column(key="source", title="FROM", width=12, grow=1),
     Column(key="target", title="TO", width=12, grow=1),
-    Column(key="state", title="LINK", width=12),
+    Column(key="state", title="LINK", width=10),
+    Column(key="rtt", title="RTT ms", width=6, align="right"),
     Column(key="heard", title="HEARD", width=9, align="right"),
-    Column(key="address", title="ADDRESS", width=21, grow=1, drop=1),
+    Column(key="address", title="ADDRESS", width=18, grow=1, drop=1),
 )
 NETWORK_FACETS: Final = frozenset({"from", "to", "link"})
 _LEVEL_TONES: Final[Mapping[str, Tone]] = {
@@ -37,6 +38,21 @@ _LINK_TONES: Final[Mapping[str, Tone]] = {"up": "good", "connecting": "warn", "s
 _SKIPPED_FIELDS: Final = frozenset({"type", "kind", "facts", "plan", "card"})
 """Of an event: too long for a line, or said by its kind."""
 _SHOWN_FIELDS: Final = 4
+_TELLING_FIELDS: Final = ("phase", "code", "name", "model_id", "attempt")
+"""Stand first, and are looked for one level deeper too."""
+
+
+def tab_line(tabs: Sequence[str], current: str, *, n_problems: int, width: int) -> Line:
+    """Give the row that names the sub-tabs, with how many things are not well."""
+    parts: list[Span] = []
+    for tab in tabs:
+        title = tab.title()
+        if tab == "health" and n_problems:
+            title += f" {n_problems}!"
+        is_here = tab == current
+        text = f"[{title}]" if is_here else f" {title} "
+        parts.append(Span(text, "title" if is_here else "plain"))
+    return spread(tuple(parts), toned("[ and ] switch", "dim"), width)
 
 
 def clock_of(at_ms: int, utc_offset_s: int) -> str:
@@ -111,16 +127,23 @@ def event_line(item: Mapping[str, Any], *, utc_offset_s: int = 0) -> Line:
 
 
 def _short_fields(event: object) -> str:
-    parts: list[str] = []
+    """Give the fields that say most; of what an event is about, the telling ones within it."""
     if not isinstance(event, Mapping):
         return ""
-    for key, value in cast("Mapping[str, object]", event).items():
-        if key in _SKIPPED_FIELDS or not isinstance(value, str | int | float):
-            continue
-        parts.append(f"{key}={value}")
-        if len(parts) == _SHOWN_FIELDS:
-            break
-    return " ".join(parts)
+    fields = dict(cast("Mapping[str, object]", event))
+    for value in tuple(fields.values()):
+        if isinstance(value, Mapping):
+            inner = cast("Mapping[str, object]", value)
+            for key in inner.keys() & set(_TELLING_FIELDS):
+                fields.setdefault(key, inner[key])
+    shown = {
+        key: value
+        for key, value in fields.items()
+        if key not in _SKIPPED_FIELDS and isinstance(value, str | int | float)
+    }
+    telling = [key for key in _TELLING_FIELDS if key in shown]
+    others = [key for key in shown if key not in telling]
+    return " ".join(f"{key}={shown[key]}" for key in [*telling, *others][:_SHOWN_FIELDS])
 
 
 def _event_tone(kind: str) -> Tone:
@@ -159,12 +182,13 @@ def network_rows(view: ViewState) -> Sequence[TableRow]:
                 "source": line(span(view.name_of(edge.source), "strong")),
                 "target": line(span(view.name_of(edge.target), "strong")),
                 "state": toned(edge.state, _LINK_TONES.get(edge.state, "bad")),
+                "rtt": line(format_rtt(edge.rtt_median_ms)),
                 "heard": line(
                     UNKNOWN if edge.silent_s is None else f"{format_duration(edge.silent_s)} ago"
                 ),
                 "address": line(span(edge.address or UNKNOWN)),
             },
-            sort={"heard": edge.silent_s},
+            sort={"heard": edge.silent_s, "rtt": edge.rtt_median_ms},
             facets={
                 "from": view.name_of(edge.source).lower(),
                 "to": view.name_of(edge.target).lower(),
