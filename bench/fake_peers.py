@@ -109,6 +109,8 @@ class _FakePeer:
             state_hash=b"",
         )
         self._beaten_s = clock.monotonic_s()
+        self._told_s = self._beaten_s - self._rng.uniform(0, REFRESH_S)
+        self._n_told = 0
         self._echoes = LinkEchoes(self._transport, clock)
         self._transport.on_receive("telemetry", self._on_telemetry)
         self._transport.on_guest(self._on_guest)
@@ -137,7 +139,6 @@ class _FakePeer:
                 await asyncio.sleep(_POLL_S)
         self._beat()
         self._tasks.start(self._keep_beating(), name=f"heartbeats of {name}")
-        self._tasks.start(self._tell_readings(), name=f"readings of {name}")
         await self.renew()
         await self._submit(
             ReportFacts(
@@ -184,6 +185,9 @@ class _FakePeer:
     def _beat(self) -> None:
         self._beaten_s = self._clock.monotonic_s()
         self._say(self._heartbeat)
+        if self._beaten_s - self._told_s >= REFRESH_S:
+            self._told_s = self._beaten_s
+            self._tell_readings()
 
     async def _keep_beating(self) -> None:
         """Say its heartbeat when the master's does not come, as a member does."""
@@ -195,16 +199,11 @@ class _FakePeer:
             else:
                 await asyncio.sleep(due_s - silent_s)
 
-    async def _tell_readings(self) -> None:
+    def _tell_readings(self) -> None:
         """Say what a node at rest does: its readings move too little to be told before that."""
-        await asyncio.sleep(self._rng.uniform(0, REFRESH_S))
-        n_told = 0
-        while True:
-            self._tell(self._reading(n_told))
-            now_s = self._clock.monotonic_s()
-            self._tell(HoldingsReading(node_id=self._transport.node_id, at_s=now_s))
-            n_told += 1
-            await asyncio.sleep(REFRESH_S)
+        self._tell(self._reading(self._n_told))
+        self._tell(HoldingsReading(node_id=self._transport.node_id, at_s=self._told_s))
+        self._n_told += 1
 
     def _reading(self, number: int) -> NodeReading:
         return NodeReading(

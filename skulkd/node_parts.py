@@ -225,6 +225,7 @@ class NodeParts:
                 disk=self.disk,
                 journal=journal,
                 on_death=self.on_death,
+                rounds=self.rooms.rounds,
             ),
         )
 

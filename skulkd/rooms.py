@@ -37,6 +37,7 @@ from skulkd.eventlog.journal_recovery import Recovered
 from skulkd.eventlog.replica import Replica
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.identity import Identity
+from skulkd.runtime.rounds import Rounds
 from skulkd.runtime.tasks import Tasks, sleep, timeout
 
 _log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class Rooms:
         self._spec = spec
         self._parts = parts
         self.clock: Final = parts.clock
+        self.rounds: Final = Rounds()
         self.journal: Final = journal
         self.calls: Final = ControlCalls(parts.transport, rng=parts.rng, tasks=parts.tasks)
         self.log: Final = ClusterLog(
@@ -104,6 +106,7 @@ class Rooms:
             readings=lambda: parts.table.readings,
             clock=parts.clock,
             tasks=parts.tasks,
+            rounds=self.rounds,
         )
         self.directory: Final = PeerDirectory(
             parts.transport,
@@ -111,7 +114,9 @@ class Rooms:
             seeds=spec.seeds,
             operator_addresses=spec.operator_addresses,
         )
-        self.telemetry: Final = Telemetry(parts.transport, parts.table, parts.clock)
+        self.telemetry: Final = Telemetry(
+            parts.transport, parts.table, parts.clock, rounds=self.rounds
+        )
         self.mastership: Mastership
         self.gateway: ClusterGateway
         self._addresses: tuple[str, ...] = ()
@@ -273,6 +278,7 @@ class Rooms:
                 submit=self._submit,
                 mint=self._mint,
                 own_entry=self.own_entry,
+                rounds=self.rounds,
             ),
             rng=parts.rng,
             tasks=parts.tasks,

@@ -106,6 +106,7 @@ class Mastership:
         self._wake = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
         self._told: _Seen | None = None
+        self._n_looks = 0
         self._n_elections = 0
         self._last_term: TermPair | None = None
         self._actions_s = ports.clock.boot_s()
@@ -317,9 +318,10 @@ class Mastership:
         self._wake.set()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, clock = asyncio.get_running_loop(), self._ports.clock
         while True:
             wait_s = self._machine.deadline - self._now()
+            due_s = clock.monotonic_s() + wait_s + LOOP_GRAIN_S
             if wait_s > 0 and not self._inbox:
                 # Loops count in milliseconds: without one more it would come in vain, and again.
                 timer = loop.call_later(wait_s + LOOP_GRAIN_S, self._wake.set)
@@ -328,22 +330,22 @@ class Mastership:
             else:
                 await sleep(0)  # a flood of messages must not keep the loop from everybody else
             self._wake.clear()
-            self._turn()
+            self._turn(late_s=max(0.0, clock.monotonic_s() - due_s))
 
-    def _turn(self) -> None:
-        role = self._machine.role
+    def _turn(self, *, late_s: float) -> None:
         for _ in range(len(self._inbox)):
             given = self._inbox.popleft()
             self._do(self._machine.handle(given, log=self._looks.look(), now=self._now()))
-        is_due = self._now() >= self._machine.deadline
-        if is_due:
+        if self._now() >= self._machine.deadline:
             self._do(self._machine.tick(log=self._looks.look(), now=self._now()))
         if self._now() >= self._actions_s:
             self._actions_s = self._now() + PULSE_S
             self._reports.act()
-        # Who is alive is compared with each pulse, not with each of the many heartbeats.
-        if is_due or role != self._machine.role:
+        # Who is alive is compared with each look, not with each of the many heartbeats.
+        if self._n_looks != self._machine.n_looks:
+            self._n_looks = self._machine.n_looks
             self._tell()
+            self._ports.rounds.begin(late_s=late_s)
 
     def _now(self) -> float:
         return self._ports.clock.boot_s()

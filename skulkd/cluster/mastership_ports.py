@@ -1,7 +1,7 @@
 """What mastership is connected to, and what it tells about itself."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from protocol.clock import BootClock, Clock
@@ -12,6 +12,7 @@ from skulkd.cluster.roles import ElectedLog
 from skulkd.cluster.transport import LinkState, Transport
 from skulkd.core.tenure import Role
 from skulkd.core.voting import TermVote
+from skulkd.runtime.rounds import Rounds
 
 
 class VoteKeeper(Protocol):
@@ -61,6 +62,8 @@ class MastershipPorts:
     mint: Callable[[], CommandId]
     own_entry: Callable[[CommandId], AdmitMember]
     """What this node says of itself, to be a present member again."""
+    rounds: Rounds = field(default_factory=Rounds)
+    """Begun whenever elections look around."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

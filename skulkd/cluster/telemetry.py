@@ -24,6 +24,7 @@ from protocol.telemetry_wire import (
 from skulkd.cluster.link_echoes import LinkEchoes
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import LinkState, Transport
+from skulkd.runtime.rounds import RoundCall, Rounds
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ NEWS_RATIO: Final = 0.01
 NEWS_CPU_RATIO: Final = 0.1
 NEWS_LAG_S: Final = 0.1
 _TICK_S: Final = 5.0
+_LATEST_TICK_S: Final = 6.0
 
 
 @dataclass(slots=True)
@@ -57,9 +59,17 @@ class Telemetry:
         transport: Its telemetry plane belongs to this object from now on.
         table: Where both kinds are; what is put there of this node is told.
         clock: Of the readings' times.
+        rounds: What is said again is said with them, and so when heartbeats come anyway.
     """
 
-    def __init__(self, transport: Transport, table: ReadingsTable, clock: Clock) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        table: ReadingsTable,
+        clock: Clock,
+        *,
+        rounds: Rounds | None = None,
+    ) -> None:
         self._transport = transport
         self._table = table
         self._clock = clock
@@ -76,7 +86,8 @@ class Telemetry:
         transport.on_receive("telemetry", self._on_payload)
         transport.on_link(self._on_link)
         self._unsubscribe = table.subscribe(self._on_write)
-        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._rounds = rounds or Rounds()
+        self._next = self._call_tick()
 
     def forget(self, node_id: NodeId) -> None:
         """Drop all readings of a node that is lost, has left, or was removed."""
@@ -91,7 +102,7 @@ class Telemetry:
         self.echoes.close()
         for peer in list(self._heard):
             self.forget(peer)
-        self._timer.cancel()
+        self._next.cancel()
         self._unsubscribe()
         for own in self._own.values():
             if own.timer is not None:
@@ -177,8 +188,11 @@ class Telemetry:
             self._complained.add(peer)
             _log.warning("a reading of %s was not taken: %s", peer, reason)
 
+    def _call_tick(self) -> RoundCall:
+        return self._rounds.call(self._tick, soonest_s=_TICK_S, latest_s=_LATEST_TICK_S)
+
     def _tick(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._next = self._call_tick()
         now = self._clock.monotonic_s()
         for key, own in self._own.items():
             if now - own.sent_at_s > REFRESH_S - _TICK_S / 2 and own.timer is None:

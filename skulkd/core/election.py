@@ -86,7 +86,16 @@ BEAT_GRACE_S: Final = 0.1
 """So much later than due a member says its heartbeat when the master's has not come: it says its
 own with the master's, so that all come together and wake a node once, not a hundred times."""
 PULSE_S: Final = 0.25
-"""The longest time between two looks while all is well."""
+"""The longest time between two looks while something is amiss."""
+CALM_PULSE_S: Final = HEARTBEAT_S + BEAT_GRACE_S
+"""The same while all is well: no look but those that come with heartbeats, one's own and the
+master's. Who falls silent is noticed on time nevertheless."""
+LONG_SILENT_S: Final = 20.0
+"""Longer than it takes until a silent member counts as lost: then all is well without it."""
+_ALONG_S: Final = 0.2
+"""So long before a look is due, a heartbeat is reason enough for it."""
+_GRAIN_S: Final = 0.001
+"""Past the moment from which silence is suspect."""
 
 
 @final
@@ -121,7 +130,10 @@ class ElectionMachine:
         self._is_leaving = self._is_asleep = False
         self._patience = Patience(now=now)
         self._beaten_s = self._beat_s = now
-        self._deadline = now
+        self._deadline = self._pulse_s = now
+        self._suspect_s: float | None = None
+        """When the next member becomes suspect, unless it is heard before."""
+        self._n_looks = 0
         self._effects: list[Effect] = []
 
     # ---- What is seen from outside ----
@@ -130,6 +142,11 @@ class ElectionMachine:
     def deadline(self) -> float:
         """The time at which `tick` wants to be called; how late it comes is this node's lag."""
         return self._deadline
+
+    @property
+    def n_looks(self) -> int:
+        """How often this node has looked at everything, and not just taken a heartbeat."""
+        return self._n_looks
 
     @property
     def sight(self) -> Sight:
@@ -193,7 +210,7 @@ class ElectionMachine:
                 pass
             case Heard():
                 self._hear(given.sender, given.message, now)
-                if self._is_quiet(given.message):
+                if self._is_quiet(given.message) and now < self._pulse_s - _ALONG_S:
                     return self._done(now)
             case LinkSeen():
                 self.peers.see_link(given.peer, is_refused=given.is_refused, now=now)
@@ -249,7 +266,7 @@ class ElectionMachine:
         self._effects += self._handovers.check(self._sight, number=number, now=now)
         if now >= self._beat_s:
             self._beat(now)
-        return self._done(now)
+        return self._looked(now)
 
     def _beat(self, now: float) -> None:
         self._effects.append(Beat())
@@ -269,18 +286,35 @@ class ElectionMachine:
         self._campaigning.reset()
         self._effects += self._handovers.check(self._sight, number=None, now=now)
         self._beat_s = now + HEARTBEAT_S
+        return self._looked(now)
+
+    def _looked(self, now: float) -> list[Effect]:
+        """Say when to look again."""
+        self._n_looks += 1
+        suspicion_s = self._sight.suspicion_s(now=now)
+        self._suspect_s = self.peers.next_suspect_s(suspicion_s=suspicion_s, now=now)
+        self._pulse_s = now + (CALM_PULSE_S if self._is_calm(now) else PULSE_S)
         return self._done(now)
 
+    def _is_calm(self, now: float) -> bool:
+        """Say whether all that may be due soon is heartbeats: nobody has fallen silent of late."""
+        is_idle = self._campaigning.ballot is None and self._handovers.until_s is None
+        tenure = self._tenure
+        is_led = tenure.claim is not None and not tenure.is_outbid(self._known)
+        if not (is_idle and is_led) or tenure.is_minority or self._sight.is_lagging(now=now):
+            return False
+        unheard = self._sight.unheard(now=now)
+        silences_s = (self.peers.silent_s(node_id, now=now) for node_id in unheard)
+        return all(silent_s is None or silent_s > LONG_SILENT_S for silent_s in silences_s)
+
     def _done(self, now: float) -> list[Effect]:
-        deadlines = [now + PULSE_S, self._beat_s]
+        deadlines = [self._pulse_s, self._beat_s]
+        if self._suspect_s is not None:
+            deadlines.append(self._suspect_s + _GRAIN_S)
         if self._campaigning.deadline is not None:
             deadlines.append(self._campaigning.deadline)
         if self._handovers.until_s is not None:
             deadlines.append(self._handovers.until_s)
-        master = self._tenure.master
-        if self.role == "member" and master is not None:
-            counted_s = self.peers.counted_s(master) or 0.0
-            deadlines.append(counted_s + self._sight.suspicion_s(now=now) + 0.001)
         self._deadline = max(now, min(deadlines))
         effects, self._effects = self._effects, []
         return effects

@@ -132,6 +132,18 @@ class Peers:
         is_alive = self.is_alive
         return tuple(node for node in nodes if is_alive(node, suspicion_s=suspicion_s, now=now))
 
+    def next_suspect_s(self, *, suspicion_s: float, now: float) -> float | None:
+        """Give the time until which all that are alive are so, should nobody be heard till then."""
+        return min(
+            (
+                peer.counted_s + suspicion_s
+                for node_id, peer in self._peers.items()
+                if node_id != self._node_id
+                and self.is_alive(node_id, suspicion_s=suspicion_s, now=now)
+            ),
+            default=None,
+        )
+
     def hears_us(self, node_id: NodeId) -> bool:
         """Say whether a node's last message shows that it hears this one."""
         peer = self._peers.get(node_id)

@@ -42,9 +42,12 @@ from skulkd.eventlog.member_feeds import MemberFeeds
 from skulkd.eventlog.replica import Replica
 from skulkd.eventlog.snapshots import SnapshotShelf
 from skulkd.eventlog.state_hashes import StateHashes
-from skulkd.runtime.tasks import Tasks, sleep
+from skulkd.runtime.rounds import Rounds
+from skulkd.runtime.tasks import Tasks
 
-TICK_S: Final = 0.25
+TICK_S: Final = 0.2
+"""Between two looks at what time alone changes, at least: they come with the node's rounds."""
+LATEST_TICK_S: Final = 0.7
 MARK_INTERVAL_S: Final = 5.0
 """Between two notes on the disk of how far the log is committed."""
 RANGE_BYTES: Final = 1 << 20
@@ -88,6 +91,7 @@ class ClusterLog:
         tasks: Owns what runs in the background.
         leading: How long a master waits.
         following: How long a member waits.
+        rounds: With which it looks at what time alone changes.
     """
 
     def __init__(
@@ -102,7 +106,9 @@ class ClusterLog:
         tasks: Tasks,
         leading: LeadingLimits | None = None,
         following: FollowingLimits | None = None,
+        rounds: Rounds | None = None,
     ) -> None:
+        self._rounds = rounds or Rounds()
         self._leading_limits = leading or LeadingLimits()
         self._following_limits = following or FollowingLimits()
         self._transport = transport
@@ -413,7 +419,7 @@ class ClusterLog:
 
     async def _tick_forever(self) -> None:
         while True:
-            await sleep(TICK_S)
+            await self._rounds.wait(soonest_s=TICK_S, latest_s=LATEST_TICK_S)
             role = self._role
             if isinstance(role, LeadingTerm):
                 role.tick()

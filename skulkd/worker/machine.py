@@ -6,6 +6,7 @@ through psutil. Blocking. An unknown value is None, never 0.
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from typing import Final, Protocol, final
 
 import psutil
 
+_V1_LIMIT: Final = "memory.limit_in_bytes"
 _V1_NO_LIMIT: Final = 1 << 60
 """A limit above this is how version 1 says that there is none."""
+_PIECE_BYTES: Final = 65_536
+_MEMORY_LINE: Final = re.compile(r"^(MemTotal|MemAvailable): +(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +74,16 @@ class Machine:
         self._proc = root / "proc"
         self._sys = root / "sys"
         self._is_linux = sys.platform == "linux" or root != Path("/")
+        self._groups = ""
+        self._directories: dict[str, tuple[Path, ...]] = {}
+        """Of the cgroups in `_groups`, by controller."""
 
     def memory(self) -> MemoryNow:
         """Measure RAM: the whole, and what could be taken now without swapping."""
         if not self._is_linux:
             seen = psutil.virtual_memory()
             return MemoryNow(total_bytes=seen.total, available_bytes=seen.available)
-        host = self._meminfo()
-        total_bytes, available_bytes = host["MemTotal"], host["MemAvailable"]
+        total_bytes, available_bytes = self._meminfo()
         for limit_bytes, used_bytes in self._memory_limits():
             total_bytes = min(total_bytes, limit_bytes)
             available_bytes = min(available_bytes, max(0, limit_bytes - used_bytes))
@@ -119,10 +125,11 @@ class Machine:
                 return int(value)
         return None
 
-    def _meminfo(self) -> dict[str, int]:
-        text = (self._proc / "meminfo").read_text("ascii")
-        lines = (line.split() for line in text.splitlines())
-        return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+    def _meminfo(self) -> tuple[int, int]:
+        """Give total and available memory; they stand in the first lines of many."""
+        text = _content(self._proc / "meminfo")
+        found = dict(_MEMORY_LINE.findall(text))
+        return int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024
 
     def _core_of(self, cpu: int) -> tuple[str, str]:
         topology = self._sys / f"devices/system/cpu/cpu{cpu}/topology"
@@ -133,12 +140,13 @@ class Machine:
     def _memory_limits(self) -> Iterator[tuple[int, int]]:
         """Give limit and unreclaimable use of this process's cgroup and of all above it."""
         for directory in self._cgroup_directories("memory"):
-            limit_bytes = _number(directory / "memory.max")
-            used_bytes = _number(directory / "memory.current")
+            limit_bytes, use = _number(directory / "memory.max"), "memory.current"
             if limit_bytes is None:
-                limit_bytes = _number(directory / "memory.limit_in_bytes")
-                used_bytes = _number(directory / "memory.usage_in_bytes")
-            if limit_bytes is None or used_bytes is None or limit_bytes > _V1_NO_LIMIT:
+                limit_bytes, use = _number(directory / _V1_LIMIT), "memory.usage_in_bytes"
+            if limit_bytes is None or limit_bytes > _V1_NO_LIMIT:
+                continue
+            used_bytes = _number(directory / use)
+            if used_bytes is None:
                 continue
             # Pages of files that nobody used lately are counted as used, and are free to take.
             yield limit_bytes, max(0, used_bytes - _reclaimable_bytes(directory))
@@ -152,10 +160,20 @@ class Machine:
             if quota.isdecimal() and period.isdecimal() and int(period) > 0:
                 yield int(quota) / int(period)
 
-    def _cgroup_directories(self, controller: str) -> Iterator[Path]:
+    def _cgroup_directories(self, controller: str) -> tuple[Path, ...]:
         """Give the directories of this process's cgroup for a controller, innermost first."""
+        groups = _read(self._proc / "self/cgroup") or ""
+        if self._groups != groups:
+            self._groups = groups
+            self._directories.clear()
+        if controller not in self._directories:
+            found = self._find_directories(groups, controller)
+            self._directories[controller] = tuple(found)
+        return self._directories[controller]
+
+    def _find_directories(self, groups: str, controller: str) -> Iterator[Path]:
         mounts = self._sys / "fs/cgroup"
-        for line in (_read(self._proc / "self/cgroup") or "").splitlines():
+        for line in groups.splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and controller not in controllers.split(","):
                 continue
@@ -190,6 +208,18 @@ def _number(path: Path) -> int | None:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text("utf-8", "replace").strip()
+        return _content(path).strip()
     except OSError:
         return None
+
+
+def _content(path: Path) -> str:
+    """Read a small file whole; a fifth of what `Path.read_text` costs."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces: list[bytes] = []
+        while piece := os.read(descriptor, _PIECE_BYTES):
+            pieces.append(piece)
+    finally:
+        os.close(descriptor)
+    return b"".join(pieces).decode("utf-8", "replace")

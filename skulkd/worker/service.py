@@ -5,7 +5,6 @@ started before `start` is called: a node that has lost its own port must not sta
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +42,7 @@ from skulkd.core.reconcile import (
 )
 from skulkd.eventlog.gateway import CommandGateway, StateView
 from skulkd.runtime.disk import Disk
+from skulkd.runtime.rounds import Rounds
 from skulkd.runtime.tasks import OnDeath, Tasks, run_blocking, timeout
 from skulkd.worker.accelerators import AcceleratorProbe
 from skulkd.worker.engine_run import EngineServices
@@ -64,6 +64,8 @@ from skulkd.worker.transfers import Transfers
 _log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
+"""Between two looks when nothing happens, a little more or less: they go with the node's rounds."""
+_TICK_SLACK_S: Final = 0.7
 CLOSE_S: Final = 8.0
 _SETTLE_S: Final = 1.0
 
@@ -110,6 +112,7 @@ class WorkerSurroundings:
     probe: ProbeNode = probe_node
     make_launcher: MakeLauncher = ChildLauncher
     make_sockets_directory: Callable[[Path], None] = make_sockets_directory
+    rounds: Rounds = field(default_factory=Rounds)
     owner: str = "worker"
     """How the names of its tasks begin."""
 
@@ -154,7 +157,9 @@ class WorkerService:
             journal=around.journal,
             no_downloads=settings.no_downloads,
         )
-        self._readings = NodeReadings(settings.node_id, meters, around.table, around.clock)
+        self._readings = NodeReadings(
+            settings.node_id, meters, around.table, around.clock, rounds=around.rounds
+        )
         self._reporter = Reporter(around.gateway, self._tasks)
         self.transfers: Final = Transfers(
             settings.node_id,
@@ -254,9 +259,13 @@ class WorkerService:
         while not self._is_closing:
             self._wake.clear()
             self._reconcile()
-            with contextlib.suppress(TimeoutError):
-                async with timeout(TICK_S):
-                    await self._wake.wait()
+            tick = self._around.rounds.call(
+                self._wake.set, soonest_s=TICK_S - 0.1, latest_s=TICK_S + _TICK_SLACK_S
+            )
+            try:
+                await self._wake.wait()
+            finally:
+                tick.cancel()
 
     async def _end_orphans(self) -> None:
         for record in await run_blocking(self._launcher.orphans):

@@ -23,18 +23,19 @@ from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork, SimulatedTransport
 from skulkd.cluster.telemetry import MIN_INTERVAL_S, REFRESH_S, TTL_S, Telemetry, is_news
 from skulkd.runtime.clock import LoopClock
+from skulkd.runtime.rounds import Rounds
 from skulkd.runtime.tasks import sleep
 from skulkd.runtime.virtual_time import run_virtual
 from tests.support.builders import a_node_id, an_instance_id
 
 
 class Node:
-    def __init__(self, transport: SimulatedTransport) -> None:
+    def __init__(self, transport: SimulatedTransport, *, rounds: Rounds | None = None) -> None:
         self.node_id = transport.node_id
         self.transport = transport
         self.table = ReadingsTable()
         self.clock = LoopClock(asyncio.get_running_loop())
-        self.telemetry = Telemetry(transport, self.table, self.clock)
+        self.telemetry = Telemetry(transport, self.table, self.clock, rounds=rounds)
         self.n_heard = 0
         self.table.subscribe(self._count)
 
@@ -199,6 +200,29 @@ def test_a_lost_reading_is_said_again() -> None:
         assert len(nodes[1].table.readings.progress) == 1
 
     run(story)
+
+
+def test_what_is_said_again_is_said_with_a_round() -> None:
+    async def story(network: SimulatedNetwork, nodes: list[Node]) -> None:
+        rounds = Rounds()
+        node = Node(network.attach(a_node_id(9)), rounds=rounds)
+        network.introduce_all()
+        await sleep(1)
+        node.table.put_node(node.reading())
+        await sleep(1)
+        heard_s: list[float] = []
+        nodes[0].table.subscribe(lambda _node_id, _key, _reading: heard_s.append(loop.time()))
+        loop, rounds_s = asyncio.get_running_loop(), list[float]()
+        for _ in range(80):
+            await sleep(0.5)
+            rounds_s.append(loop.time())
+            rounds.begin()
+        assert len(heard_s) == 4
+        for at_s in heard_s:
+            assert min(abs(at_s - round_s) for round_s in rounds_s) < 0.1
+        await node.die()
+
+    run(story, n_nodes=1)
 
 
 def test_what_is_no_longer_renewed_is_forgotten_and_ones_own_is_not() -> None:

@@ -428,6 +428,7 @@ class SimulatedNode:
                 make_launcher=self._make_launcher,
                 make_sockets_directory=lambda _path: None,
                 owner=f"worker {world.number}",
+                rounds=self.rooms.rounds,
             ),
         )
 

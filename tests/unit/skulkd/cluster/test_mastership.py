@@ -11,6 +11,7 @@ from protocol.events import MemberRemoved
 from protocol.peer_messages import Heartbeat, LogPosition, Vote, pack_frame
 from protocol.state import Policy
 from skulkd.cluster.mastership_ports import MemberSeen
+from skulkd.core.election import CALM_PULSE_S
 from skulkd.core.voting import TermVote
 from skulkd.eventlog.journal_term import TermFile
 from skulkd.runtime.tasks import sleep
@@ -56,7 +57,7 @@ def test_a_master_that_slept_knows_so_before_anything_runs_and_tells_its_log_fir
         assert not master.mastership.is_master
         assert master.mastership.term is None
         assert master.log.leads is not None, "nothing has run yet"
-        await sleep(0.3)
+        await sleep(CALM_PULSE_S)
         assert master.log.story[1] == "rest"
 
     tell(story)

@@ -1,7 +1,8 @@
 from dataclasses import replace
+from itertools import pairwise
 
 from protocol.peer_messages import LogPosition, TermPair, Vote
-from skulkd.core.election import BEAT_GRACE_S, HEARTBEAT_S
+from skulkd.core.election import BEAT_GRACE_S, HEARTBEAT_S, PULSE_S
 from skulkd.core.election_effects import (
     Beat,
     Effect,
@@ -12,6 +13,7 @@ from skulkd.core.election_effects import (
     SaveVote,
 )
 from skulkd.core.election_inputs import BeginLeaving
+from skulkd.core.sight import SUSPICION_S
 from skulkd.core.voting import TermVote
 from tests.support.builders import a_node_id
 from tests.support.election_bench import BASE, ElectionBench, a_master, campaigns, kinds
@@ -418,6 +420,56 @@ def test_a_member_whose_master_is_late_says_its_heartbeat_alone() -> None:
     bench.beat(2, term=2, master=2)
     assert beats(bench.wait(BEAT_GRACE_S + 0.5)) == 1
     assert beats(bench.wait(0.5)) == 1
+
+
+def test_a_calm_master_looks_with_each_of_its_heartbeats_and_at_no_other_time() -> None:
+    bench = a_master(3)
+    for _ in range(4):
+        bench.beat(2, term=bench.machine.known_number, master=1)
+        bench.beat(3, term=bench.machine.known_number, master=1)
+        bench.wait(0.5)
+    n_looks = bench.machine.n_looks
+    n_beats = 0
+    for _ in range(20):
+        bench.beat(2, term=bench.machine.known_number, master=1)
+        bench.beat(3, term=bench.machine.known_number, master=1)
+        n_beats += beats(bench.wait(0.5))
+    assert 19 <= n_beats <= bench.machine.n_looks - n_looks <= 21
+
+
+def test_a_calm_member_needs_no_time_of_its_own_to_look() -> None:
+    bench = ElectionBench()
+    bench.follow(2)
+    n_looks_alone = 0
+    for number in range(24):
+        before = bench.machine.n_looks
+        while bench.machine.deadline < bench.now + 0.5:
+            bench.wait(bench.machine.deadline - bench.now)
+            n_looks_alone += number > 3
+        bench.jump(0.5)
+        bench.beat(3, term=2, master=2)
+        bench.beat(2, term=2, master=2)
+        assert bench.machine.n_looks > before, "it looks with the heartbeats"
+    assert n_looks_alone == 0
+
+
+def test_silence_is_noticed_on_time_however_calm_it_was_before() -> None:
+    bench = a_master(3)
+    for _ in range(8):
+        bench.wait(0.5)
+        bench.beat(2, term=bench.machine.known_number, master=1)
+        bench.beat(3, term=bench.machine.known_number, master=1)
+    heard_s = bench.now
+    bench.wait(0.7)
+    bench.beat(3, term=bench.machine.known_number, master=1)
+    looked_s: list[float] = []
+    while bench.now < heard_s + 2.6:
+        bench.wait(max(0.001, bench.machine.deadline - bench.now))
+        looked_s.append(bench.now - heard_s)
+    assert any(SUSPICION_S < at_s < SUSPICION_S + 0.01 for at_s in looked_s)
+    troubled = [at_s for at_s in looked_s if at_s > SUSPICION_S]
+    gaps_s = [later - at_s for at_s, later in pairwise(troubled)]
+    assert max(gaps_s) <= PULSE_S + 0.002
 
 
 def test_a_master_that_hurries_hurries_nobody_beyond_four_heartbeats_a_second() -> None:

@@ -1,21 +1,27 @@
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from protocol.nodes import Accelerator
 from skulkd.cluster.readings_table import ReadingsTable
-from skulkd.runtime.clock import SystemClock
+from skulkd.runtime.clock import LoopClock, SystemClock
 from skulkd.runtime.disk import RealDisk
+from skulkd.runtime.rounds import Rounds
+from skulkd.runtime.tasks import Tasks, sleep
+from skulkd.runtime.virtual_time import run_virtual
 from skulkd.worker import readings as readings_module
 from skulkd.worker.accelerators import AcceleratorProbe
 from skulkd.worker.machine import Machine
 from skulkd.worker.readings import JournalStatus, NodeMeters, NodeReadings
 from skulkd.worker.run import CompletedRun
 from tests.support.builders import a_node_id
+
+T = TypeVar("T")
 
 
 async def no_tool(argv: Sequence[str], timeout_s: float, max_output: int) -> CompletedRun:
@@ -80,7 +86,9 @@ def test_a_hanging_measurement_takes_one_thread_and_recovers(
 
     async def story() -> None:
         for _ in range(3):
-            assert (await node.measure()).disk_free_bytes is None
+            reading = await node.measure()
+            assert reading.disk_free_bytes is None
+            assert reading.memory_available_bytes, "the disk costs nothing but its own value"
         assert disk.n_calls == 1
         disk.may_answer.set()
         async with asyncio.timeout(5):
@@ -98,3 +106,42 @@ def test_unified_memory_is_the_hosts(tmp_path: Path) -> None:
     node.set_devices((device,))
     reading = asyncio.run(node.measure())
     assert reading.accelerator_free_bytes == (reading.memory_available_bytes,)
+
+
+class Calls:
+    """Counts the threads that are asked for something."""
+
+    def __init__(self) -> None:
+        self.n_calls = 0
+
+    async def run_blocking(self, call: Callable[[T], None], argument: T) -> None:
+        self.n_calls += 1
+        call(argument)
+
+
+def test_a_node_at_rest_is_measured_by_one_thread_with_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls()
+    monkeypatch.setattr(readings_module, "run_blocking", calls.run_blocking)
+
+    async def story() -> None:
+        rounds, table = Rounds(), ReadingsTable()
+        clock = LoopClock(asyncio.get_running_loop())
+        node = NodeReadings(a_node_id(), meters_in(tmp_path), table, clock, rounds=rounds)
+        tasks = Tasks("test", on_death=lambda _story, _error: None)
+        node.start(tasks)
+        measured_s = set[float]()
+        table.subscribe(lambda _node_id, _key, _reading: measured_s.add(clock.monotonic_s()))
+        round_s = {0.0}  # the first measurement waits for none
+        for _ in range(42):
+            await sleep(0.501)
+            round_s.add(clock.monotonic_s())
+            rounds.begin(late_s=0.07)
+        await sleep(0.1)
+        assert measured_s <= round_s
+        assert len(measured_s) == calls.n_calls == 11
+        assert table.readings.nodes[a_node_id()].loop_lag_s == pytest.approx(0.07)
+        await tasks.close(1)
+
+    run_virtual(story)
