@@ -32,7 +32,7 @@ from skulk_tui.cli.cluster_tables import (
     members_tables,
     strangers_table,
 )
-from skulk_tui.cli.completing import complete_node
+from skulk_tui.cli.completing import complete_node, complete_words
 from skulk_tui.cli.join import join
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import show_outcome
@@ -359,7 +359,12 @@ def remove_member(
 def show_or_set_policy(
     session: Session,
     policy: Annotated[
-        str | None, typer.Argument(metavar="[POLICY]", help="availability or quorum.")
+        str | None,
+        typer.Argument(
+            metavar="[POLICY]",
+            help="availability or quorum.",
+            autocompletion=complete_words(*_POLICIES),
+        ),
     ] = None,
     *,
     dry_run: DryRunOption = False,

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Final, cast
 
@@ -45,6 +46,16 @@ def _adapter() -> TypeAdapter[dict[str, _Known]]:
 
 
 # ---- What an argument completes to ---------------------------------------------------------------
+
+
+def complete_words(*words: str) -> Callable[[str], list[str]]:
+    """Complete to words that are always the same; of a list with commas, to the last one."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
+
+    return complete
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -137,6 +148,8 @@ def _known(
         return known
     if now_ms - max(known.state_ms, known.models_ms) > STALE_MS:
         known = _Known()
+    _load()
+    session = system_session(_options(ctx))  # whose budget begins now
     try:
         asked = ask(session, known)
     except SkulkError:
@@ -145,6 +158,12 @@ def _known(
         session.close()
     _keep(path, {**kept, url: asked})
     return asked
+
+
+def _load() -> None:
+    """Load what asking takes: on a busy machine that alone is longer than a node may take."""
+    for module in ("httpx", "protocol.control_api"):
+        import_module(module)
 
 
 def _options(ctx: typer.Context) -> Options:

@@ -8,6 +8,7 @@ from protocol.control_api import CommandAccepted, CreatedKey, CreateKeyBody, Key
 from protocol.errors import ClientError
 from protocol.state import SCOPES, Scope
 from skulk_tui.cli.answers import key_record
+from skulk_tui.cli.completing import complete_words
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import show_outcome
 from skulk_tui.cli.output import Listing
@@ -46,7 +47,11 @@ def create_key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="For people, to know it by.")],
     *,
     scope: Annotated[
-        str, typer.Option(help="infer, read, operate or admin; each includes those before it.")
+        str,
+        typer.Option(
+            help="infer, read, operate or admin; each includes those before it.",
+            autocompletion=complete_words(*SCOPES),
+        ),
     ] = "infer",
     expires: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Such as 30d; never when left out.")

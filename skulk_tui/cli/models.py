@@ -20,7 +20,7 @@ from protocol.errors import ClientError, SkulkError
 from protocol.ids import ModelId, parse_model_id
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import found_record, model_record, names_of, transfer_record
-from skulk_tui.cli.completing import complete_model, complete_node
+from skulk_tui.cli.completing import complete_model, complete_node, complete_words
 from skulk_tui.cli.instances import several_exit_code
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import outcomes_listing
@@ -143,7 +143,10 @@ def import_models(
     sources: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="LIST", help="What other programs left: hf,ollama,lmstudio,llamacpp."
+            "--from",
+            metavar="LIST",
+            help="What other programs left: hf,ollama,lmstudio,llamacpp.",
+            autocompletion=complete_words(*FOUND_SOURCES),
         ),
     ] = None,
     model_id: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from skulk_tui.cli.answers import status_record
+from skulk_tui.cli.completing import complete_words
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Column, Listing, Table
 from skulk_tui.cli.records import InstanceRecord, NodeRecord, StatusRecord
@@ -58,9 +59,15 @@ def add_top(app: typer.Typer) -> None:
 def top(
     session: Session,
     *,
-    by: Annotated[str, typer.Option("--by", metavar="ORDER", help="load, memory or name.")] = (
-        "load"
-    ),
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            metavar="ORDER",
+            help="load, memory or name.",
+            autocompletion=complete_words(*_ORDERS),
+        ),
+    ] = "load",
     once: Annotated[bool, typer.Option("--once", help="Show it once, also on a terminal.")] = False,
 ) -> int | None:
     """Show nodes and placed models, the busiest first; on a terminal until Ctrl-C.

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
+from skulk_tui.cli.completing import complete_words
 from skulk_tui.cli.exit_codes import MEANINGS
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Column, Listing, Table
@@ -56,7 +57,11 @@ def add_help(app: typer.Typer) -> None:
         session: Session,
         words: Annotated[
             list[str] | None,
-            typer.Argument(metavar="[TOPIC|VERB]", help=f"{', '.join(_TOPICS)}; or a verb."),
+            typer.Argument(
+                metavar="[TOPIC|VERB]",
+                help=f"{', '.join(_TOPICS)}; or a verb.",
+                autocompletion=_complete_topic,
+            ),
         ] = None,
     ) -> int | None:
         """Explain a topic or a verb; without one, list the topics."""
@@ -65,6 +70,12 @@ def add_help(app: typer.Typer) -> None:
         return _show(build_app(), session, words or [])
 
     verb(app, "help", examples=("skulk help exit-codes", "skulk help cluster join"))(show)
+
+
+def _complete_topic(incomplete: str) -> list[str]:
+    from skulk_tui.cli.verbs import VERBS
+
+    return complete_words(*_TOPICS, *VERBS)(incomplete)
 
 
 def _show(app: typer.Typer, session: Session, words: list[str]) -> int | None:

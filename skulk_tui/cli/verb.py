@@ -11,10 +11,10 @@ import typer
 
 from protocol.errors import SkulkError
 from skulk_tui.cli import exit_codes
-from skulk_tui.cli.completing import complete_cluster
+from skulk_tui.cli.completing import complete_cluster, complete_words
 from skulk_tui.cli.failures import as_json, as_text, failure_of
 from skulk_tui.cli.interruptions import Interrupted
-from skulk_tui.cli.output import is_for_programs
+from skulk_tui.cli.output import COLOR_CHOICES, OUTPUT_FORMATS, is_for_programs
 from skulk_tui.cli.session import Options, Session, output_format, system_session
 
 P = ParamSpec("P")
@@ -36,7 +36,11 @@ ClusterOption = Annotated[
 OutputOption = Annotated[
     str | None,
     typer.Option(
-        "--output", "-o", metavar="FORMAT", help="table, wide, json, jsonl, yaml or name."
+        "--output",
+        "-o",
+        metavar="FORMAT",
+        help="table, wide, json, jsonl, yaml or name.",
+        autocompletion=complete_words(*OUTPUT_FORMATS),
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Short for -o json.")]
@@ -46,7 +50,13 @@ ColumnsOption = Annotated[
 ]
 HeadersOption = Annotated[bool, typer.Option("--no-headers", help="No line of titles in tables.")]
 ColorOption = Annotated[
-    str | None, typer.Option("--color", metavar="WHEN", help="auto, always or never.")
+    str | None,
+    typer.Option(
+        "--color",
+        metavar="WHEN",
+        help="auto, always or never.",
+        autocompletion=complete_words(*COLOR_CHOICES),
+    ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No narration on stderr.")]
 TimeoutOption = Annotated[

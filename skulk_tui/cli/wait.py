@@ -7,7 +7,7 @@ import typer
 from protocol.control_api import InstanceView, StateDocument
 from protocol.errors import ClientError
 from protocol.ids import parse_model_id
-from skulk_tui.cli.completing import complete_instance_or_model
+from skulk_tui.cli.completing import complete_instance_or_model, complete_node, complete_words
 from skulk_tui.cli.instances import find_instances
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import outcomes_listing
@@ -47,11 +47,22 @@ def wait(
     ],
     *,
     state: Annotated[
-        str, typer.Option("--for", metavar="STATE", help="ready, gone or downloaded.")
+        str,
+        typer.Option(
+            "--for",
+            metavar="STATE",
+            help="ready, gone or downloaded.",
+            autocompletion=complete_words(*_STATES),
+        ),
     ] = "ready",
     on: Annotated[
         str | None,
-        typer.Option("--on", metavar="NODE", help="Whose files, with `--for downloaded`."),
+        typer.Option(
+            "--on",
+            metavar="NODE",
+            help="Whose files, with `--for downloaded`.",
+            autocompletion=complete_node,
+        ),
     ] = None,
 ) -> int | None:
     """Wait until a model serves, its instances are gone, or its files are there.

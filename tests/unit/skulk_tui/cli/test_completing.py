@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from skulk_tui.cli import completing
 from skulk_tui.cli.completing import FRESH_MS, STALE_MS
 from skulk_tui.cli.completion import SCRIPTS
 from skulk_tui.cli.main import run
@@ -71,6 +72,34 @@ def test_verbs_and_options_need_no_node(tab: Tab) -> None:
     assert tab("sta") == ["status"]
     assert tab("cluster", "hand") == ["handover"]
     assert "--watch" in tab("ps", "--w")
+
+
+def test_values_that_are_always_the_same_are_completed_without_a_node(tab: Tab) -> None:
+    assert tab("ps", "-o", "j") == ["json", "jsonl"]
+    assert tab("--color", "a") == ["auto", "always"]
+    assert tab("keys", "create", "ci", "--scope", "o") == ["operate"]
+    assert tab("wait", "x", "--for", "d") == ["downloaded"]
+    assert tab("top", "--by", "m") == ["memory"]
+    assert tab("cluster", "policy", "q") == ["quorum"]
+    assert tab("models", "import", "--from", "hf,ol") == ["hf,ollama"]
+    assert tab("help", "ex") == ["exit-codes"]
+
+
+def test_what_asking_takes_is_loaded_before_the_node_s_time_begins(
+    tab: Tab, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late_s = 0.0
+
+    def load() -> None:
+        nonlocal late_s
+        late_s += 1.0
+
+    def now_s(_self: SystemClock) -> float:
+        return time.monotonic() + late_s
+
+    monkeypatch.setattr(completing, "_load", load)
+    monkeypatch.setattr(SystemClock, "monotonic_s", now_s)
+    assert tab("--node", node.url, "place", MODEL[:3]) == [MODEL]
 
 
 def test_a_second_tab_within_ten_seconds_asks_nobody(tab: Tab, node: FakeNode, state: Path) -> None:
@@ -144,20 +173,75 @@ def test_an_unknown_shell_names_the_nearest() -> None:
     assert (ran.code, ran.err.splitlines()[-1]) == (2, "  remedy: Did you mean 'bash'?")
 
 
-def test_bash_completes_with_the_script(tmp_path: Path) -> None:
-    program = tmp_path / "skulk"
-    program.write_text(
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The command, first on the path of every shell."""
+    path = tmp_path / "bin" / "skulk"
+    path.parent.mkdir()
+    path.write_text(
         f"#!{sys.executable}\nfrom skulk_tui.cli.main import main\nmain()\n", encoding="utf-8"
     )
-    program.chmod(0o755)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SKULK_NODE", DEAD)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return path
+
+
+def shell(name: str, *arguments: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    ran = subprocess.run(
+        [found, *arguments], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert not ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.usefixtures("program")
+def test_bash_completes_with_the_script() -> None:
     story = (
         f"{SCRIPTS['bash']}\nCOMP_WORDS=(skulk cluster hand); COMP_CWORD=2\n"
         '_skulk_completion skulk hand cluster; printf "%s\\n" "${COMPREPLY[@]}"\n'
     )
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SKULK_NODE": DEAD}
-    bash = shutil.which("bash")
-    assert bash is not None
-    ran = subprocess.run(
-        [bash, "-c", story], capture_output=True, text=True, check=True, env=environ, timeout=30
-    )
-    assert (ran.stdout, ran.stderr) == ("handover\n", "")
+    assert shell("bash", "-c", story) == "handover\n"
+
+
+@pytest.mark.usefixtures("program")
+def test_fish_completes_with_the_script(node: FakeNode, tmp_path: Path) -> None:
+    script = tmp_path / "skulk.fish"
+    script.write_text(SCRIPTS["fish"], encoding="utf-8")
+
+    def complete(line: str) -> list[str]:
+        told = shell("fish", "--no-config", "-c", f"source {script}; complete -C '{line}'")
+        return [one.partition("\t")[0] for one in told.splitlines()]
+
+    assert complete("skulk cluster hand") == ["handover"]
+    assert complete("skulk ps -o js") == ["json", "jsonl"]
+    assert complete(f"skulk --node {node.url} logs bo") == ["box-1"]
+
+
+@pytest.mark.usefixtures("program")
+def test_zsh_completes_with_the_script(node: FakeNode, tmp_path: Path) -> None:
+    functions = tmp_path / "zfunc"
+    functions.mkdir()
+    (functions / "_skulk").write_text(SCRIPTS["zsh"], encoding="utf-8")
+    # A shell at a pseudo-terminal; each answer is read until what is looked for is there.
+    story = f"""
+zmodload zsh/zpty
+zpty inner zsh -f -i
+zpty -w inner 'PS1="> "; fpath=({functions} $fpath); autoload -Uz compinit; compinit -u -D'
+zpty -w inner 'bindkey "^I" complete-word; print RE""ADY'
+zpty -r inner seen '*READY*'
+tab() {{
+    zpty -w -n inner "$1"$'\t'
+    zpty -r inner seen "*$2*"
+    print -- "$2"
+    zpty -w -n inner $'\x15'
+}}
+tab 'skulk cluster hand' handover
+tab 'skulk --node {node.url} logs bo' box-1
+tab 'skulk ps --w' --watch
+"""
+    assert shell("zsh", "-f", "-c", story).split() == ["handover", "box-1", "--watch"]
