@@ -9,14 +9,13 @@ here: the answer waits a moment for this node's own replica.
 import asyncio
 import heapq
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
 from protocol.commands import Command, CommandReply
 from protocol.errors import ProtocolError, SkulkError
-from protocol.events import SequencedEvent
 from protocol.ids import CommandId, NodeId, command_id_of
 from protocol.peer_messages import CommandAnswer, SubmitCommand, TermPair
 from protocol.state import ClusterState
@@ -25,6 +24,7 @@ from skulkd.cluster.peer_calls import MAX_ANSWERING
 from skulkd.cluster.roles import MasterView
 from skulkd.eventlog import refusals
 from skulkd.eventlog.cluster_log import ClusterLog
+from skulkd.eventlog.replica import Placed
 from skulkd.runtime.tasks import timeout
 
 _RETRIED: Final = frozenset(
@@ -87,7 +87,7 @@ class ClusterGateway:
         self._n_reached = 0
         self._is_closed = False
         masters.on_change(self._on_change)
-        log.replica.subscribe(self._on_event, self._on_state)
+        log.replica.subscribe_batches(self._on_events, self._on_state)
 
     def mint_command_id(self) -> CommandId:
         """Make a new id."""
@@ -200,9 +200,8 @@ class ClusterGateway:
                 self._reached.remove(waiting)
                 heapq.heapify(self._reached)
 
-    def _on_event(self, sequenced: SequencedEvent, state: ClusterState) -> None:
-        del sequenced
-        self._on_state(state)
+    def _on_events(self, batch: Sequence[Placed]) -> None:
+        self._on_state(batch[-1][1])
 
     def _on_state(self, state: ClusterState) -> None:
         waiting = self._reached

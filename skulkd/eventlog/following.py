@@ -35,8 +35,9 @@ from skulkd.cluster.transport import Transport
 from skulkd.core.apply import apply
 from skulkd.eventlog.divergence import DivergenceReport
 from skulkd.eventlog.durable_log import sequenced_of
-from skulkd.eventlog.log_tail import LogTail, Placed
+from skulkd.eventlog.log_tail import LogTail
 from skulkd.eventlog.records import EncodedRecord, Snapshot, chain_after, decode_body
+from skulkd.eventlog.replica import Placed
 from skulkd.eventlog.snapshots import fetch_snapshot
 from skulkd.runtime.tasks import Tasks, sleep
 

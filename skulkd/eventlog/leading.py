@@ -28,9 +28,10 @@ from skulkd.core.decide import decide
 from skulkd.core.senders import check_sender
 from skulkd.eventlog import refusals
 from skulkd.eventlog.commit_rule import Durable, OtherCopy, OwnCopy, committed_seq, durable_of
-from skulkd.eventlog.log_tail import LogTail, Placed
+from skulkd.eventlog.log_tail import LogTail
 from skulkd.eventlog.member_feeds import MemberFeeds
 from skulkd.eventlog.records import EncodedRecord, JournalRecord, chain_after, encode_body
+from skulkd.eventlog.replica import Placed
 
 MAX_UNCOMMITTED: Final = 4096
 """Decided commands that may wait to be committed; the next one is refused."""

@@ -10,19 +10,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import final
 
-from protocol.events import SequencedEvent
 from protocol.peer_messages import LogPosition
 from protocol.state import ClusterState
 from skulkd.eventlog.commit_file import CommitMark
 from skulkd.eventlog.durable_log import DurableLog
 from skulkd.eventlog.recent_records import RecentRecords
 from skulkd.eventlog.records import EncodedRecord, Snapshot
-from skulkd.eventlog.replica import Replica
+from skulkd.eventlog.replica import Placed, Replica
 
 _log = logging.getLogger(__name__)
-
-Placed = tuple[SequencedEvent, ClusterState]
-"""An event with its place, and the state after it."""
 
 
 @final
@@ -135,9 +131,11 @@ class LogTail:
                 return True
             held, self._held = self._held, None
             self.replica.reset(held)
-        pending, advance = self._pending, self.replica.advance
-        while pending and pending[0][0].seq <= seq:
-            advance(*pending.popleft())
+        pending = self._pending
+        # They follow each other without a gap, so that their number tells how many there are.
+        n_committed = min(len(pending), seq + 1 - pending[0][0].seq) if pending else 0
+        if n_committed > 0:
+            self.replica.advance([pending.popleft() for _ in range(n_committed)])
         return True
 
     async def replace(self, snapshot: Snapshot, state: ClusterState) -> None:

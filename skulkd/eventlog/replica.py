@@ -7,7 +7,7 @@ for its master's does it begin anew from a whole state, and then its followers a
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, final
 
@@ -19,7 +19,11 @@ _log = logging.getLogger(__name__)
 EVENTS_KEPT: Final = 4096
 """How many of the newest events stay in memory for readers that follow."""
 
+Placed = tuple[SequencedEvent, ClusterState]
+"""An event with its place, and the state after it."""
+
 OnEvent = Callable[[SequencedEvent, ClusterState], None]
+OnEvents = Callable[[Sequence[Placed]], None]
 OnReset = Callable[[ClusterState], None]
 
 
@@ -35,6 +39,7 @@ class Replica:
         self._state = state
         self._recent: deque[SequencedEvent] = deque(maxlen=EVENTS_KEPT)
         self._subscribers: list[tuple[OnEvent, OnReset | None]] = []
+        self._batch_subscribers: list[tuple[OnEvents, OnReset | None]] = []
 
     @property
     def state(self) -> ClusterState:
@@ -57,6 +62,14 @@ class Replica:
 
         return unsubscribe
 
+    def subscribe_batches(self, on_events: OnEvents, on_reset: OnReset | None = None) -> None:
+        """Call back once for all events that were committed together, for good.
+
+        For those whom a flood reaches: they come after everybody who is told of each event, when
+        the replica has the last state of the batch.
+        """
+        self._batch_subscribers.append((on_events, on_reset))
+
     def recent(self, after_seq: int, limit: int) -> tuple[SequencedEvent, ...]:
         """Give the kept events after `after_seq`, oldest first, at most `limit`."""
         if not self._recent or limit <= 0:
@@ -64,29 +77,44 @@ class Replica:
         first = max(0, after_seq + 1 - self._recent[0].seq)
         return tuple(islice(self._recent, first, first + limit))
 
-    def advance(self, sequenced: SequencedEvent, state: ClusterState) -> None:
-        """Take the next committed event and the state after it.
+    def advance(self, batch: Sequence[Placed]) -> None:
+        """Take the next committed events, each with the state after it; at least one.
 
         A subscriber that raises is a bug; it is logged with the event, and the others go on.
         """
+        first_seq, last_seq = batch[0][0].seq, batch[-1][0].seq
+        is_next = first_seq == self._state.seq + 1 and last_seq == self._state.seq + len(batch)
         # ruff: ignore[assert]  the commit order is this class's invariant
-        assert sequenced.seq == self._state.seq + 1, "events are committed without a gap"
-        self._state = state
-        self._recent.append(sequenced)
-        for on_event, _ in tuple(self._subscribers):
+        assert is_next, "events are committed without a gap"
+        if self._subscribers:
+            for sequenced, state in batch:
+                self._state = state
+                self._recent.append(sequenced)
+                self._tell(sequenced, state)
+        else:
+            self._state = batch[-1][1]
+            self._recent.extend(placed[0] for placed in batch)
+        for on_events, _ in self._batch_subscribers:
             try:
-                on_event(sequenced, state)
+                on_events(batch)
             except Exception:  # ruff: ignore[blind-except]  one follower's bug is not another's
-                _log.exception("a follower of the log failed at seq %d", sequenced.seq)
+                _log.exception("a follower of the log failed at seq %d to %d", first_seq, last_seq)
 
     def reset(self, state: ClusterState) -> None:
         """Begin anew from a state that another history led to, or events that are not kept."""
         self._state = state
         self._recent.clear()
-        for _, on_reset in tuple(self._subscribers):
+        for _, on_reset in (*self._subscribers, *self._batch_subscribers):
             if on_reset is None:
                 continue
             try:
                 on_reset(state)
             except Exception:  # ruff: ignore[blind-except]  see above
                 _log.exception("a follower of the log failed at the reset to seq %d", state.seq)
+
+    def _tell(self, sequenced: SequencedEvent, state: ClusterState) -> None:
+        for on_event, _ in tuple(self._subscribers):
+            try:
+                on_event(sequenced, state)
+            except Exception:  # ruff: ignore[blind-except]  see above
+                _log.exception("a follower of the log failed at seq %d", sequenced.seq)

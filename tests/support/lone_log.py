@@ -140,7 +140,7 @@ class MemoryLog:
     def _commit(self, event: Event, command_id: CommandId | None) -> None:
         state = self._replica.state
         sequenced = SequencedEvent(self._term, state.seq + 1, self._now_ms(), command_id, event)
-        self._replica.advance(sequenced, apply(state, sequenced))
+        self._replica.advance([(sequenced, apply(state, sequenced))])
 
     def _now_ms(self) -> int:
         return max(self._clock.wall_ms(), self._replica.state.at_ms)

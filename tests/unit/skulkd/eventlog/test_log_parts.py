@@ -8,7 +8,8 @@ import pytest
 
 from protocol.codec import pack
 from protocol.errors import ClusterError, ConfigError, ProtocolError, RequestError
-from protocol.ids import NodeId
+from protocol.events import CardRemoved, SequencedEvent
+from protocol.ids import ModelId, NodeId
 from protocol.peer_messages import (
     FetchSnapshotChunk,
     OpenSnapshot,
@@ -18,12 +19,18 @@ from protocol.peer_messages import (
     SnapshotOpened,
 )
 from protocol.state import STATE_SCHEMA
+from skulkd.core.apply import apply, initial_state
 from skulkd.eventlog.commit_file import FILE_NAME, CommitMark, read_commit_mark, write_commit_mark
 from skulkd.eventlog.durable_log import unpack_state
 from skulkd.eventlog.recent_records import RecentRecords
 from skulkd.eventlog.records import ZERO_CHAIN, EncodedRecord, chain_after
+from skulkd.eventlog.replica import Placed, Replica
 from skulkd.eventlog.snapshots import CHUNK_BYTES, KEPT_S, SnapshotShelf, fetch_snapshot
+from skulkd.eventlog.state_hashes import PERIOD_MS, StateHashes
+from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.simulated_disk import SimulatedDisk
+from skulkd.runtime.tasks import Tasks
+from skulkd.runtime.virtual_time import run_virtual
 from tests.support.builders import (
     a_cluster_id,
     a_digest,
@@ -78,6 +85,59 @@ def test_after_a_reset_nothing_is_kept() -> None:
     assert (recent.seq, recent.chain, recent.base_seq) == (100, b"another history!", 100)
     assert recent.chain_at(9) is None
     assert recent.after(100, max_bytes=9, max_records=9) == ()
+
+
+# ---- The replica, and hashes of it -------------------------------------------------------------
+
+
+def some_events(n_events: int, *, ms_between: int) -> list[Placed]:
+    state, placed = initial_state(a_cluster_id()), list[Placed]()
+    for seq in range(1, n_events + 1):
+        event = CardRemoved(model_id=ModelId("test/card"))
+        sequenced = SequencedEvent(1, seq, seq * ms_between, None, event)
+        state = apply(state, sequenced)
+        placed.append((sequenced, state))
+    return placed
+
+
+def test_events_committed_together_are_told_one_by_one_and_once_in_all() -> None:
+    replica, events = Replica(initial_state(a_cluster_id())), some_events(5, ms_between=1)
+    told: list[tuple[str, int, int]] = []
+    replica.subscribe(lambda placed, _: told.append(("one", placed.seq, replica.state.seq)))
+    replica.subscribe_batches(lambda batch: told.append(("all", len(batch), replica.state.seq)))
+    replica.advance(events[:2])
+    assert told == [("one", 1, 1), ("one", 2, 2), ("all", 2, 2)]
+    assert [placed.seq for placed in replica.recent(0, 9)] == [1, 2]
+    with pytest.raises(AssertionError):
+        replica.advance(events[3:])
+
+
+@pytest.mark.parametrize(
+    ("n_together", "expected"), [(1, {0, 10, 20, 30, 40}), (7, {0, 10, 20, 30, 40}), (40, {10})]
+)
+def test_the_same_states_are_hashed_however_the_events_arrive(
+    n_together: int, expected: set[int]
+) -> None:
+    async def story() -> set[int]:
+        tasks = Tasks("test", on_death=lambda story, error: None)
+        replica = Replica(initial_state(a_cluster_id()))
+        hashes = StateHashes(
+            replica,
+            clock=LoopClock(asyncio.get_running_loop()),
+            tasks=tasks,
+            is_comparable=lambda seq: seq >= 0,
+            on_mismatch=lambda seq, own, masters: None,
+        )
+        seqs: set[int] = set()
+        events = some_events(40, ms_between=PERIOD_MS // 10)
+        for start in range(0, len(events), n_together):
+            replica.advance(events[start : start + n_together])
+            await asyncio.sleep(0.1)
+            seqs.add(hashes.newest[0])
+        await tasks.close(1)
+        return seqs
+
+    assert run_virtual(story) == expected
 
 
 # ---- The commit file ---------------------------------------------------------------------------
