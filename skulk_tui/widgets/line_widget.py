@@ -113,11 +113,13 @@ class LineWidget(Widget):
         """Give one line as it goes to the terminal."""
         if not self._lines:
             self.redraw()
-        if y >= len(self._lines):  # not laid out yet, and perhaps without its styles
-            return self._filtered(Strip.blank(self.size.width, self.rich_style))
         strip = self._strips.get(y)
-        if strip is None:
-            strip = self._strips[y] = self._filtered(self._draw(y))
+        if strip is not None:
+            return strip
+        # Not laid out yet, or taken away already: there may be no styles to draw with.
+        if y >= len(self._lines) or not self.is_attached:
+            return self._filtered(Strip.blank(self.size.width, self.rich_style))
+        strip = self._strips[y] = self._filtered(self._draw(y))
         return strip
 
     def _draw(self, y: int) -> Strip:
