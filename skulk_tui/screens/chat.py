@@ -32,7 +32,7 @@ from skulk_tui.widgets.text_field import TextField
 
 FLUSH_HZ: Final = 8.0
 """How often what has come is drawn: fluent to read, and a third of what each token would cost."""
-_OF_FIELD: Final = frozenset({"chat.send", "chat.newline"})
+_OF_FIELD: Final = frozenset({"chat.send", "chat.newline", "chat.leave_field"})
 COMPARE_FROM: Final = 120
 """Cells from which two columns have room."""
 
@@ -313,6 +313,9 @@ class ChatView(View):
         action = self.seat.registry.for_key(key, self.situation())
         if action is None or action.id not in _OF_FIELD:
             return False
+        if action.id == "chat.leave_field":
+            self._leave_field()
+            return True
         try:
             if action.id == "chat.send":
                 self._send()
@@ -343,6 +346,8 @@ class ChatView(View):
 
     def _leave_field(self) -> None:
         self._main.pane.focus()
+        if self.seat.shell is not None:
+            self.seat.shell.show_changed()  # the keys are others now
 
     def _go_to_field(self) -> None:
         self.field.focus()

@@ -65,7 +65,9 @@ class TextField(Pane):
         ]
 
     def on_key(self, event: Key) -> None:
-        """Write; what is no key of writing goes on to the screen."""
+        """Write; what is no key of writing goes on to the screen, as all do once it was left."""
+        if self.screen.focused is not self:
+            return
         if event.is_printable and event.character:
             self.draft.type(event.character)
             self.after_edit()
