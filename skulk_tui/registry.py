@@ -16,7 +16,7 @@ from skulk_tui.table_model import Ref
 Topic = Literal["views", "cluster", "placement", "store", "chat", "diag", "view", "move"]
 ArgumentKind = Literal[
     "node", "nodes", "model", "instance", "transfer", "command", "profile", "choice", "text",
-    "number", "path",
+    "number", "path", "setting",
 ]  # fmt: skip
 SAFE_KEYS: Final = frozenset(
     {*string.ascii_lowercase, *string.ascii_uppercase, *string.digits}

@@ -15,6 +15,12 @@ def _is_instance(situation: Situation) -> bool:
     return situation.has_one("instance")
 
 
+def _is_setting(situation: Situation) -> bool:
+    # Begins a command that changes something: absent where that would be.
+    is_allowed = situation.scope == "admin" and not situation.is_readonly
+    return is_allowed and situation.has_one("setting")
+
+
 def _is_openable(situation: Situation) -> bool:
     return situation.has_one("node", "instance", "stranger")
 
@@ -65,6 +71,25 @@ ACTIONS: Final = (
            topic="cluster", command="remove", mutates=True, scope="admin", arguments=(_NODE,),
            keys=("x",), views=("cluster.nodes", "node"), condition=_is_node,
            cli="skulk cluster remove {selection}", weight=10),
+    Action(id="node.settings", title="settings", effect="Show what a node is set to, and by what.",
+           topic="cluster", command="config", arguments=(_NODE,), keys=("S",), views=("node",),
+           cli="skulk config get --on {node}", weight=40),
+    Action(id="node.edit_setting", title="change", effect="Begin a command that sets this.",
+           topic="cluster", keys=("enter",), views=("settings",), condition=_is_setting,
+           cli="skulk config set KEY=VALUE", weight=100),
+    Action(id="node.set", title="set", effect="Show what a setting would change, and ask.",
+           topic="cluster", command="set", mutates=True, scope="admin",
+           arguments=(Argument(name="change", kind="setting", is_required=True),
+                      Argument(name="node", kind="node", word="on")),
+           cli="skulk config set {change}"),
+    Action(id="node.unset", title="unset", effect="Take a setting out of the file, and ask.",
+           topic="cluster", command="unset", mutates=True, scope="admin",
+           arguments=(Argument(name="key", kind="setting", is_required=True),
+                      Argument(name="node", kind="node", word="on")),
+           cli="skulk config set --unset {key}"),
+    Action(id="node.restart", title="restart", effect="Show what a restart interrupts, and ask.",
+           topic="cluster", command="restart", mutates=True, scope="admin", arguments=(_NODE,),
+           keys=("X",), views=("node", "settings"), cli="skulk node restart {node}", weight=15),
     Action(id="cluster.handover", title="hand over", effect="Make a node the master.",
            topic="cluster", command="handover", mutates=True, scope="admin", arguments=(_NODE,),
            condition=_is_node, cli="skulk cluster handover {selection}"),

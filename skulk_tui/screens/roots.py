@@ -61,6 +61,12 @@ def _instance(seat: Seat, ref: Ref) -> View:
     return InstanceDetail(seat, ref)
 
 
+def _settings(seat: Seat, ref: Ref) -> View:
+    from skulk_tui.screens.settings_detail import SettingsDetail
+
+    return SettingsDetail(seat, ref)
+
+
 ROOT_VIEWS: Final[Mapping[str, RootFactory]] = {
     "cluster": ClusterView,
     "models": _models,
@@ -73,4 +79,5 @@ DETAILS: Final[Mapping[str, DetailFactory]] = {
     "command": _command,
     "model": _model,
     "instance": _instance,
+    "settings": _settings,
 }

@@ -25,6 +25,7 @@ from skulk_tui.screens.card import Card
 from skulk_tui.screens.cluster_changes import handover, invitation, removal
 from skulk_tui.screens.dialogs import Dialog
 from skulk_tui.screens.moves import row_handlers
+from skulk_tui.screens.node_asking import node_handlers
 from skulk_tui.screens.notice import notice_lines, staleness
 from skulk_tui.screens.view import Handler, Values, View
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory, ViewStack
@@ -248,15 +249,20 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         try:
             handler = await self._find_handler(action)
             awaited = self._begin(handler, action, values) if handler is not None else None
-            if awaited is not None and action.id.startswith(_MOVES):
-                await awaited
-            elif awaited is not None:
-                self.run_worker(self._finish(awaited, action.title), exit_on_error=False)
+            if awaited is not None:
+                await self._go_on(action, awaited)
         except SkulkError as error:
             self.seat.tell_error(error)
         except Exception:  # ruff: ignore[blind-except]  a bug in one action must not end the seat
             self._tell_bug(action.title)
         self.redraw_rows()
+
+    async def _go_on(self, action: Action, work: Awaitable[None]) -> None:
+        """Do it meanwhile; but wait for another view: the next key is meant for that."""
+        if action.id.startswith(_MOVES):
+            await work
+        else:
+            self.run_worker(self._finish(work, action.title), exit_on_error=False)
 
     def _begin(self, handler: Handler, action: Action, values: Values) -> Awaitable[None] | None:
         """Call a handler; a command that names nothing is about the selection, as its key is."""
@@ -332,6 +338,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "view.alert": lambda _: self._next_alert(),
             "view.readonly": self._readonly,
             **row_handlers(self._moved),
+            **node_handlers(self.seat, self),
         }
 
     # ---- Going about ----
