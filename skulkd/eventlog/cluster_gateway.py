@@ -101,7 +101,8 @@ class ClusterGateway:
                 when none took it in time; `cluster.stopping`.
         """
         reply = await self._send(command)
-        await self._wait_replica(reply.seq)
+        if self._log.replica.state.seq < reply.seq:
+            await self._wait_replica(reply.seq)
         return reply
 
     def close(self) -> None:
@@ -121,6 +122,8 @@ class ClusterGateway:
             term, left_s = self._masters.term, deadline_s - loop.time()
             if term is not None and left_s > 0:
                 try:
+                    if term.master == self._node_id:
+                        return await self._log.submit(command)
                     return await self._try(term, command, left_s)
                 except SkulkError as error:
                     if error.code not in _RETRIED:
@@ -133,8 +136,6 @@ class ClusterGateway:
                 await self._wait_change(min(left_s, self._limits.pause_s))
 
     async def _try(self, term: TermPair, command: Command, within_s: float) -> CommandReply:
-        if term.master == self._node_id:
-            return await self._log.submit(command)
         patience = timeout(within_s)
         self._asking[patience] = term
         try:
@@ -185,8 +186,6 @@ class ClusterGateway:
 
     async def _wait_replica(self, seq: int) -> None:
         """Wait until this node's replica shows what was committed, within a bound."""
-        if self._log.replica.state.seq >= seq:
-            return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._n_reached += 1
         waiting = (seq, self._n_reached, reached)

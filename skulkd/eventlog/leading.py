@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Final, NamedTuple, final
+from typing import Final, Literal, NamedTuple, final
 
 from protocol.clock import Clock
 from protocol.codec import pack
@@ -21,7 +21,7 @@ from protocol.events import ClusterFounded, Event, MasterElected, SequencedEvent
 from protocol.ids import CommandId, NodeId
 from protocol.peer_messages import TermPair
 from protocol.readings import Readings
-from protocol.state import ClusterState, Policy
+from protocol.state import ClusterState, CommandResult, Policy
 from skulkd.cluster.roles import MasterView
 from skulkd.core.apply import apply, repeated
 from skulkd.core.decide import decide
@@ -39,6 +39,7 @@ MAX_UNCOMMITTED: Final = 4096
 _VOTER_EVENTS: Final = frozenset(
     {"member_joined", "member_left", "member_returned", "member_removed"}
 )
+_NO_READINGS: Final = Readings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,9 @@ class LeadingLimits:
     """A caller hears after this long that its command is not committed."""
     stall_s: float = 3.0
     """In availability, a member that is alive and makes nothing durable is waited for so long."""
+
+
+_VoteChange = Literal["voters", "policy"]
 
 
 class _Waiting(NamedTuple):
@@ -115,6 +119,8 @@ class LeadingTerm:
         """Commands that are not committed, in order."""
         self._decided_seqs: dict[CommandId, int] = {}
         """The same, by id."""
+        self._recent_ids = {result.command_id for result in tail.appended.recent_results}
+        """Of the state's recent results: a new command is not compared with each of them."""
         self._watching: list[_Waiting] = []
         """Whoever else waits, for any seq."""
         self._waits_since_s: float | None = None
@@ -133,7 +139,7 @@ class LeadingTerm:
         if self._tail.seq == 0:
             events.append(ClusterFounded(cluster_id=self._tail.appended.cluster_id))
         events.append(MasterElected(master=self._term.master, is_minority=self._is_minority))
-        self._place(events, command_id=None)
+        self._place(events, at_ms=self._stamp_ms(), command_id=None)
         self._voters_changed_seq = self._tail.seq
         self.advance()
 
@@ -159,14 +165,17 @@ class LeadingTerm:
             if seq is not None:
                 durable = await self._wait_committed(seq, until_s)
                 return self._reply(command_id, self._term.number, seq, durable, is_repeated=True)
-            state = self._tail.appended
-            result = repeated(state, command_id)
+            result = self._result_of(command_id)
             if result is not None:
                 durable = await self._wait_committed(result.seq, until_s)
                 return self._reply(command_id, result.term, result.seq, durable, is_repeated=True)
-            events = self._events_of(command, sender)
-            if not self._must_wait(events):
-                decided = self._decide(command_id, events, until_s)
+            at_ms = self._stamp_ms()
+            events = self._events_of(command, sender, at_ms)
+            change = _vote_change(events, self._tail.appended.settings.policy)
+            if change is None or not self._must_wait(change):
+                decided = self._decide(command_id, events, at_ms=at_ms, until_s=until_s)
+                if change is not None:
+                    self._note_vote_change()
                 seq, durable = decided.seq, await decided.committed
                 return self._reply(command_id, self._term.number, seq, durable, is_repeated=False)
             await self._wait_committed(self._voters_changed_seq, until_s)
@@ -235,16 +244,23 @@ class LeadingTerm:
             with suppress(SkulkError):
                 await self._wait_committed(self._decided[-1].seq, inf)
 
-    def _events_of(self, command: Command, sender: NodeId) -> tuple[Event, ...]:
+    def _result_of(self, command_id: CommandId) -> CommandResult | None:
+        state = self._tail.appended
+        is_known = command_id in self._recent_ids or command_id in state.results
+        return repeated(state, command_id) if is_known else None
+
+    def _events_of(self, command: Command, sender: NodeId, now_ms: int) -> tuple[Event, ...]:
         state = self._tail.appended
         check_sender(state, sender, command)
+        if command.kind != "place_instance":
+            return decide(state, _NO_READINGS, command, now_ms=now_ms)
         return decide(
             state,
             self._readings(),
             command,
-            now_ms=self._stamp_ms(),
+            now_ms=now_ms,
             now_s=self._clock.monotonic_s(),
-            unheard=self._unheard(state) if command.kind == "place_instance" else frozenset(),
+            unheard=self._unheard(state),
         )
 
     def _unheard(self, state: ClusterState) -> frozenset[NodeId]:
@@ -268,8 +284,8 @@ class LeadingTerm:
     def _ended(self) -> SkulkError:
         return refusals.no_master(self._masters.last_master, why="this node is not master any more")
 
-    def _must_wait(self, events: Sequence[Event]) -> bool:
-        """Say whether events change who votes, or how, while an earlier change is not committed.
+    def _must_wait(self, change: _VoteChange) -> bool:
+        """Say whether a change of who votes, or how, comes before an earlier one is committed.
 
         Two majorities of voters that differ by one node always share a node; with two changes at
         once they need not.
@@ -277,44 +293,35 @@ class LeadingTerm:
         Source: D. Ongaro (2014), section 4.1, with the amendment that a change also waits until
         its master's first event is committed.
         """
-        state = self._tail.appended
-        policy = state.settings.policy
-        changes_policy = any(_policy_of(event, policy) != policy for event in events)
-        if not changes_policy and not (policy == "quorum" and _changes_voters(events)):
+        tail = self._tail
+        if change == "voters" and tail.appended.settings.policy != "quorum":
             return False
-        return self._tail.commit_seq < self._voters_changed_seq
+        return tail.commit_seq < self._voters_changed_seq
 
-    def _decide(self, command_id: CommandId, events: Sequence[Event], until_s: float) -> _Waiting:
-        changes_voters = False
+    def _decide(
+        self, command_id: CommandId, events: Sequence[Event], *, at_ms: int, until_s: float
+    ) -> _Waiting:
         if events:
-            policy = self._tail.appended.settings.policy
-            changes_voters = _changes_voters(events) or any(
-                _policy_of(event, policy) != policy for event in events
-            )
-            self._place(events, command_id=command_id)
+            self._place(events, at_ms=at_ms, command_id=command_id)
         seq = self._tail.seq
-        if changes_voters:
-            self._voters_changed_seq = seq
-        decided = _Waiting(
-            seq=seq,
-            until_s=until_s,
-            committed=asyncio.get_running_loop().create_future(),
-            command_id=command_id,
-        )
+        committed: asyncio.Future[Durable] = asyncio.get_running_loop().create_future()
+        decided = _Waiting(seq, until_s, committed, command_id)
         self._decided.append(decided)
         self._decided_seqs[command_id] = seq
         if seq <= self._tail.commit_seq:
             self._answer(self._own_copy(), self._other_copies())
-        elif changes_voters:
-            # With fewer voters, what waited may be committed now.
-            self.advance()
         return decided
 
-    def _place(self, events: Sequence[Event], *, command_id: CommandId | None) -> None:
+    def _note_vote_change(self) -> None:
+        """Take note that the last event changed who votes, or how."""
+        self._voters_changed_seq = self._tail.seq
+        # With fewer voters, what waited may be committed now.
+        self.advance()
+
+    def _place(self, events: Sequence[Event], *, at_ms: int, command_id: CommandId | None) -> None:
         """Give events their place, and send them on their way to disks and members."""
         tail = self._tail
-        state, chain, at_ms = tail.appended, tail.chain, self._stamp_ms()
-        number = self._term.number
+        state, chain, number = tail.appended, tail.chain, self._term.number
         records: list[EncodedRecord] = []
         placed: list[Placed] = []
         for event in events:
@@ -326,6 +333,11 @@ class LeadingTerm:
             state = apply(state, sequenced)
             placed.append((sequenced, state))
         tail.append(records, placed)
+        if len(state.recent_results) <= 1:
+            # The others were merged into the window.
+            self._recent_ids = {result.command_id for result in state.recent_results}
+        elif command_id is not None:
+            self._recent_ids.add(command_id)
         self._feeds.soon()
 
     def _answer(self, own: OwnCopy, others: Sequence[OtherCopy]) -> None:
@@ -434,10 +446,12 @@ def _fail(committed: "asyncio.Future[Durable]", error: SkulkError) -> None:
         committed.exception()
 
 
-def _changes_voters(events: Sequence[Event]) -> bool:
-    return any(event.kind in _VOTER_EVENTS for event in events)
-
-
-def _policy_of(event: Event, policy: Policy) -> Policy:
-    """Give the policy after an event."""
-    return event.settings.policy if event.kind == "settings_changed" else policy
+def _vote_change(events: Sequence[Event], policy: Policy) -> _VoteChange | None:
+    """Say whether events change how is voted, or else who votes."""
+    change: _VoteChange | None = None
+    for event in events:
+        if event.kind == "settings_changed" and event.settings.policy != policy:
+            return "policy"
+        if event.kind in _VOTER_EVENTS:
+            change = "voters"
+    return change

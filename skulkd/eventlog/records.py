@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast, final
 
-from protocol.codec import decode_trusted_values, decode_values, encode_values
+from protocol.codec import decode_trusted_values, encode_values
 from protocol.errors import ConfigError, ProtocolError
 from protocol.ids import ClusterId
+from protocol.wire_checks import decode_bounded
 
 SCHEMA: Final = 1
 """Raised when an older daemon could no longer read what this one writes."""
@@ -126,7 +127,7 @@ def encode_body(record: JournalRecord) -> bytes:
             f"an event of {len(record.event)} bytes exceeds the limit of {MAX_EVENT_BYTES}",
             remediation="This is a bug: report the command that led to it.",
         )
-    return encode_values(tuple(record))
+    return encode_values(record)
 
 
 def chain_after(chain: bytes, body: bytes) -> bytes:
@@ -151,7 +152,7 @@ def decode_body(body: bytes) -> JournalRecord:
     Raises:
         ProtocolError: `protocol.bad_frame`, `protocol.too_large`.
     """
-    values = decode_values(body, max_bytes=MAX_PAYLOAD_BYTES)
+    values = decode_bounded(body, MAX_PAYLOAD_BYTES)
     if type(values) is tuple and len(fields := cast("tuple[Any, ...]", values)) == _N_FIELDS:
         record = JournalRecord._make(fields)
         if (
