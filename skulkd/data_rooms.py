@@ -9,7 +9,7 @@ from typing import Final, Protocol, final
 
 from protocol.clock import Clock
 from skulkd.api.cancels import ClusterCancels
-from skulkd.api.ports import Inference
+from skulkd.api.ports import Inference, TokenCounts
 from skulkd.api.remote_inference import ClusterInference
 from skulkd.cluster.data_link import DataLinks
 from skulkd.cluster.readings_table import ReadingsTable
@@ -20,7 +20,7 @@ from skulkd.worker.data_server import DataServer, Served
 from skulkd.worker.holdings import Held, HoldingsReport
 
 
-class LocalWorker(Inference, Served, Protocol):
+class LocalWorker(Inference, TokenCounts, Served, Protocol):
     """What serves the instances of this node."""
 
 
@@ -55,6 +55,7 @@ class DataRooms:
         self._links = DataLinks(transport, tasks)
         self._server = DataServer(self._links, worker, tasks)
         self.inference: Final = ClusterInference(rooms.replica, worker, self._links, rng)
+        self.counts: Final[TokenCounts] = worker
         self.cancels: Final = ClusterCancels(rooms.node_id, rooms.replica, rooms.calls, tasks)
         self.cancels.add_here(self._server.cancel)
         self._holdings = HoldingsReport(

@@ -308,6 +308,7 @@ class NodeParts:
             health=health,
             placements=placements,
             inference=data.inference,
+            counts=data.counts,
             is_reachable=rooms.mastership.is_reachable,
             models=models,
             listeners=listeners,

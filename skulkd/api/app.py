@@ -19,7 +19,14 @@ from skulkd.api.interrupt import stopping
 from skulkd.api.origin import HostPolicy, check_origin, cors_headers, preflight
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.peer_api import PeerApiServer
-from skulkd.api.routes import Kind, RouteSpec, RouteTable, Services, build_routes
+from skulkd.api.routes import (
+    Kind,
+    RouteSpec,
+    RouteTable,
+    Services,
+    build_routes,
+    dialect_of,
+)
 from skulkd.api.session_door import SessionDoor
 from skulkd.api.streams import KeptStream
 
@@ -210,7 +217,7 @@ class ApiApp:
             handling.request.connection.close_after_response()
         reply = error_reply(
             error,
-            dialect="openai" if handling.kind == "inference" else "control",
+            dialect=dialect_of(handling.request.path, handling.kind),
             command_id=handling.request.command_id,
         )
         await reply.send_to(send, tuple(headers))

@@ -20,6 +20,7 @@ from skulkd.api.ports import (
     PeerApi,
     Placements,
     ReadingsView,
+    TokenCounts,
 )
 from skulkd.api.sse import StreamLimits
 from skulkd.api.streams import KeepLimits
@@ -54,6 +55,7 @@ class ApiDependencies:
     health: HealthView
     placements: Placements
     inference: Inference
+    counts: TokenCounts
     is_reachable: Callable[[NodeId], bool]
     """Whether requests can be sent to a node; always true of this one."""
     models: Models

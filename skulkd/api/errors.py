@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -12,6 +12,7 @@ from protocol.control_api import COMMAND_ID_HEADER, LoadingDocument
 from protocol.errors import ErrorCode, RequestError, SkulkError
 from protocol.instances import InstanceFailure
 from protocol.placements import Plan, Refusal
+from skulkd.api.dialects.chat_dialect import Dialect
 from skulkd.api.http import Header, Reply
 
 CLIENT_CLOSED_REQUEST: Final = 499
@@ -128,7 +129,6 @@ _OPENAI_CODES: Final[dict[ErrorCode, str]] = {
     "request.unauthenticated": "invalid_api_key",
 }
 
-Dialect = Literal["openai", "control"]
 _SHOWN_CHARS: Final = 100
 
 
@@ -167,6 +167,7 @@ def envelope(error: SkulkError, *, dialect: Dialect, command_id: str | None) -> 
 
     The form is one for all routes: what OpenAI clients read (`message`, `type`, `param`, `code`),
     what ours read (`skulk_code`, `remediation`, `details`), and documents where there are any.
+    Anthropic's clients read `type`, of a set of its own, and `message`.
     """
     status = status_of(error.code)
     details = dict(error.details)
@@ -174,9 +175,11 @@ def envelope(error: SkulkError, *, dialect: Dialect, command_id: str | None) -> 
     message = error.message
     if dialect == "openai" and error.code == "request.context_length_exceeded":
         message = f"context_length_exceeded: {message}"
+    if dialect == "anthropic" and error.code == "request.context_length_exceeded":
+        message = f"prompt is too long: {message}"  # agents look for these words, and compact
     body: dict[str, Any] = {
         "message": message,
-        "type": _openai_type(status),
+        "type": _anthropic_type(status) if dialect == "anthropic" else _openai_type(status),
         "param": param,
         "code": _OPENAI_CODES.get(error.code, error.code) if dialect == "openai" else error.code,
         "skulk_code": error.code,
@@ -208,7 +211,8 @@ def error_reply(
     status = status_of(error.code)
     if status == HTTPStatus.UNAUTHORIZED:
         extra.append((b"www-authenticate", b'Bearer realm="skulk"'))
-    document = {"error": envelope(error, dialect=dialect, command_id=command_id)}
+    document: dict[str, Any] = {} if dialect != "anthropic" else {"type": "error"}
+    document["error"] = envelope(error, dialect=dialect, command_id=command_id)
     return Reply(status=status, body=json.dumps(document).encode(), headers=tuple(extra))
 
 
@@ -250,6 +254,22 @@ def _openai_type(status: int) -> str:
     if status == HTTPStatus.FORBIDDEN:
         return "permission_error"
     return "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+
+
+_ANTHROPIC_TYPES: Final[dict[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: "authentication_error",
+    HTTPStatus.FORBIDDEN: "permission_error",
+    HTTPStatus.NOT_FOUND: "not_found_error",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "request_too_large",
+    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+    HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
+    HTTPStatus.GATEWAY_TIMEOUT: "timeout_error",
+}
+
+
+def _anthropic_type(status: int) -> str:
+    is_ours = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return _ANTHROPIC_TYPES.get(status, "api_error" if is_ours else "invalid_request_error")
 
 
 def _documents(attachments: Attachments) -> dict[str, Any]:

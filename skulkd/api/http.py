@@ -248,13 +248,13 @@ class Request:
         declared = self.headers.get(b"content-length")
         if declared is not None:
             if int(declared) > max_bytes:
-                raise _too_large(int(declared), max_bytes)
+                raise body_too_large(int(declared), max_bytes)
             self._held.grow_to(int(declared))
         message = await self._receive()
         if message["type"] == "http.request" and not message.get("more_body"):
             first: bytes = message.get("body", b"")
             if len(first) > max_bytes:
-                raise _too_large(None, max_bytes)
+                raise body_too_large(None, max_bytes)
             self._held.grow_to(len(first))
             return first
         parts: list[bytes] = []
@@ -265,7 +265,7 @@ class Request:
             part: bytes = message.get("body", b"")
             n_bytes += len(part)
             if n_bytes > max_bytes:
-                raise _too_large(None, max_bytes)
+                raise body_too_large(None, max_bytes)
             self._held.grow_to(n_bytes)
             parts.append(part)
             if not message.get("more_body"):
@@ -273,7 +273,8 @@ class Request:
             message = await self._receive()
 
 
-def _too_large(n_bytes: int | None, max_bytes: int) -> RequestError:
+def body_too_large(n_bytes: int | None, max_bytes: int) -> RequestError:
+    """Give the error for a body of so many bytes; None for one that only grows."""
     size = "more" if n_bytes is None else f"{n_bytes} bytes"
     return RequestError(
         "request.too_large",

@@ -19,18 +19,15 @@ from protocol.ids import CommandId, InstanceId, parse_command_id
 from protocol.instances import Instance
 from protocol.tasks import ChatTask
 from skulkd.api.dependencies import ApiDependencies
-from skulkd.api.dialects.openai_chat import ChatCall, parse_chat
-from skulkd.api.dialects.openai_chat_output import (
-    DONE,
-    ChatAnswer,
-    ChatStream,
-    error_event,
-    opening_comment,
-)
+from skulkd.api.dialects.anthropic_messages import parse_messages, parse_prompt
+from skulkd.api.dialects.chat_dialect import ChatCall
+from skulkd.api.dialects.openai_chat import parse_chat
+from skulkd.api.dialects.openai_chat_output import error_event, opening_comment
 from skulkd.api.errors import bug, envelope, invalid_body
 from skulkd.api.http import Answer, Principal, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.interrupt import Interruptible, client_gone, stopping
 from skulkd.api.json_body import decode_object
+from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.query import MAX_DIGITS, whole_number
 from skulkd.api.selection import Sight, choose
 from skulkd.api.sse import SSE_HEADERS, EventStream
@@ -38,6 +35,9 @@ from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
 from skulkd.runtime.logs import command_id as log_command_id
 
 _log = logging.getLogger(__name__)
+
+_Parse = Callable[..., ChatCall]
+"""Takes the fields of a body, and the `command_id`."""
 
 _RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.gone"})
 _BUSY_RETRY_S: Final = 1
@@ -50,10 +50,12 @@ class ChatService:
 
     Args:
         deps: The rest of the daemon.
+        others: Asks the node of an instance for what its engine alone can tell.
     """
 
-    def __init__(self, deps: ApiDependencies) -> None:
+    def __init__(self, deps: ApiDependencies, others: OtherNodes) -> None:
         self._deps = deps
+        self._others = others
         self._in_flight: dict[InstanceId, int] = {}
         self._open: dict[CommandId, _Interruptible] = {}
         self._kept = KeptStreams(self.cancel_here, deps.keep_limits)
@@ -72,12 +74,24 @@ class ChatService:
 
     async def chat(self, request: Request) -> Answer:
         """`POST /v1/chat/completions`."""
-        call, candidates = await self._admitted(request)
-        return (
-            self._stream(request, call, candidates)
-            if call.stream
-            else (await self._whole(request, call, candidates))
-        )
+        return await self._serve(request, parse_chat)
+
+    async def messages(self, request: Request) -> Answer:
+        """`POST /v1/messages`."""
+        return await self._serve(request, parse_messages)
+
+    async def count_tokens(self, request: Request) -> Answer:
+        """`POST /v1/messages/count_tokens`: by the engine, so its node is asked."""
+        body = await request.body()
+        call, candidates = await self._admitted(request, body, parse_prompt)
+        own_id = self._deps.face.node_id
+        here = [item for item in candidates if item.plan.shards[0].node_id == own_id]
+        if not here and request.asker is None:
+            host = candidates[0].plan.shards[0].node_id
+            return await self._others.answer(host, request, changes_state=False, body=body)
+        instance_id = (here or candidates)[0].instance_id
+        n_tokens = await self._deps.counts.count_tokens(instance_id, call.task)
+        return Reply(body=b'{"input_tokens":%d}' % n_tokens)
 
     async def open(self, request: Request, on_end: Callable[[], None]) -> KeptStream:
         """Begin a chat whose stream lasts without a connection: one of a session.
@@ -96,10 +110,10 @@ class ChatService:
                 remediation="Try again shortly, or send the request over HTTP.",
                 retry_after_s=5,
             )
-        call, candidates = await self._admitted(request)
+        call, candidates = await self._admitted(request, await request.body(), parse_chat)
         command_id = call.task.command_id
         kept = self._kept.open(command_id, request.principal.name, None)
-        stream = self._open[command_id] = _OpenStream(kept, request)
+        stream = self._open[command_id] = _OpenStream(call, kept, request, self._now_s())
 
         def on_done(producer: asyncio.Task[None]) -> None:
             del producer, self._open[command_id]
@@ -107,7 +121,7 @@ class ChatService:
             on_end()
 
         stream.producer = self._deps.tasks.start(
-            self._produce(call, candidates, stream), name=f"chat {command_id}", essential=False
+            self._produce(candidates, stream), name=f"chat {command_id}", essential=False
         )
         # Not in the task itself: one that is cancelled before its first turn never gets there.
         stream.producer.add_done_callback(on_done)
@@ -135,13 +149,23 @@ class ChatService:
             run=lambda send: self._read_on(request, send, kept, offset), headers=SSE_HEADERS
         )
 
-    async def _admitted(self, request: Request) -> tuple[ChatCall, tuple[Instance, ...]]:
-        fields = await decode_object(await request.body())
+    async def _serve(self, request: Request, parse: _Parse) -> Answer:
+        call, candidates = await self._admitted(request, await request.body(), parse)
+        return (
+            self._stream(request, call, candidates)
+            if call.task.stream
+            else (await self._whole(request, call, candidates))
+        )
+
+    async def _admitted(
+        self, request: Request, body: bytes, parse: _Parse
+    ) -> tuple[ChatCall, tuple[Instance, ...]]:
+        fields = await decode_object(body)
         command_id = self._deps.gateway.mint_command_id()
         request.command_id = command_id
         log_command_id.set(command_id)
         try:
-            call = parse_chat(fields, command_id=command_id)
+            call = parse(fields, command_id=command_id)
         except ValidationError as error:
             raise invalid_body(error, ChatTask) from error
         return call, self._admit(call)
@@ -200,7 +224,9 @@ class ChatService:
                 details={"param": "tools"},
             )
         window = max(item.plan.context_tokens for item in candidates)
-        if task.max_tokens is not None and task.max_tokens >= window:
+        if call.shrinks_to_window or task.max_tokens is None:
+            return candidates  # the worker gives what is left
+        if task.max_tokens >= window:
             raise RequestError(
                 "request.context_length_exceeded",
                 f"max_tokens is {task.max_tokens}, the window is {window} tokens and must hold "
@@ -209,11 +235,7 @@ class ChatService:
                 "context.",
                 details={"param": "max_tokens", "context_tokens": window},
             )
-        return tuple(
-            item
-            for item in candidates
-            if task.max_tokens is None or task.max_tokens < item.plan.context_tokens
-        )
+        return tuple(item for item in candidates if task.max_tokens < item.plan.context_tokens)
 
     # ---- The two ways back ----
 
@@ -221,7 +243,7 @@ class ChatService:
         self, request: Request, call: ChatCall, candidates: tuple[Instance, ...]
     ) -> Reply:
         task = call.task
-        answer = ChatAnswer()
+        answer = call.answer(self._now_s())
         frames = self._frames(task, candidates)
         block = Interruptible(request.connection)
         self._open[task.command_id] = block
@@ -233,13 +255,7 @@ class ChatService:
                     elif isinstance(frame, Failed):
                         raise _failure(frame.error)
                     elif isinstance(frame, Finished):
-                        body = answer.document(
-                            frame,
-                            command_id=task.command_id,
-                            model_id=task.model_id,
-                            created_s=self._now_s(),
-                        )
-                        return Reply(body=body)
+                        return Reply(body=answer.document(frame))
         finally:
             del self._open[task.command_id]
             await frames.aclose()
@@ -259,9 +275,10 @@ class ChatService:
             )
             events.put(opening_comment(task.command_id))
             kept = self._kept.open(task.command_id, request.principal.name, events)
-            stream = self._open[task.command_id] = _OpenStream(kept, request)
+            stream = _OpenStream(call, kept, request, self._now_s())
+            self._open[task.command_id] = stream
             producer = self._deps.tasks.start(
-                self._produce(call, candidates, stream),
+                self._produce(candidates, stream),
                 name=f"chat {task.command_id}",
                 essential=False,
             )
@@ -303,40 +320,18 @@ class ChatService:
             copying.cancel()
             reader.close()
 
-    async def _produce(
-        self, call: ChatCall, candidates: tuple[Instance, ...], stream: "_OpenStream"
-    ) -> None:
+    async def _produce(self, candidates: tuple[Instance, ...], stream: "_OpenStream") -> None:
         """Put events until the terminal; a bug ends the stream with its error."""
-        log_command_id.set(call.task.command_id)
-        frames = self._frames(call.task, candidates)
+        task = stream.call.task
+        log_command_id.set(task.command_id)
+        frames = self._frames(task, candidates)
         try:
-            await self._relay(frames, call, stream)
+            await _relay(frames, stream)
         except Exception:  # ruff: ignore[blind-except] - a bug must not leave the stream open
             _log.exception("serving the stream failed")
             stream.fail(bug())
         finally:
             await frames.aclose()
-
-    async def _relay(
-        self, frames: AsyncIterator[Frame], call: ChatCall, stream: "_OpenStream"
-    ) -> None:
-        task, kept, pace = call.task, stream.kept, stream.kept.pace
-        encoder = ChatStream(
-            command_id=task.command_id,
-            model_id=task.model_id,
-            created_s=self._now_s(),
-            include_usage=call.include_usage,
-            logprobs=task.logprobs is not None,
-        )
-        async for frame in frames:
-            if isinstance(frame, Chunk):
-                kept.put(encoder.chunk(frame))
-                if pace.is_full:
-                    await pace.room()
-            elif isinstance(frame, Finished):
-                kept.put_last(encoder.finish(frame))
-            elif isinstance(frame, Failed):
-                stream.fail(_failure(frame.error))
 
     async def _frames(
         self, task: ChatTask, candidates: tuple[Instance, ...]
@@ -395,8 +390,10 @@ class _Interruptible(Protocol):
 class _OpenStream:
     """A stream being served."""
 
-    def __init__(self, kept: KeptStream, request: Request) -> None:
+    def __init__(self, call: ChatCall, kept: KeptStream, request: Request, created_s: int) -> None:
+        self.call = call
         self.kept = kept
+        self.writer = call.stream(created_s)
         self._request = request
         self.producer: asyncio.Task[None] | None = None
         """Of a stream without a connection, whose end would end it."""
@@ -405,8 +402,8 @@ class _OpenStream:
         """Make an error the last event, unless it is over."""
         if self.kept.ended_at_s is not None:
             return
-        body = envelope(reason, dialect="openai", command_id=self._request.command_id)
-        self.kept.put(error_event(body))
+        body = envelope(reason, dialect=self.call.dialect, command_id=self._request.command_id)
+        self.kept.put(self.writer.fail(body))
         self.kept.end()
         self._request.connection.close_after_response()
 
@@ -419,6 +416,21 @@ class _OpenStream:
     def close(self) -> None:
         """See that it has an end: its producer has been ended, or its client has gone."""
         self.fail(client_gone())
+
+
+async def _relay(frames: AsyncIterator[Frame], stream: _OpenStream) -> None:
+    kept, pace, writer = stream.kept, stream.kept.pace, stream.writer
+    async for frame in frames:
+        if isinstance(frame, Chunk):
+            kept.put_all(writer.chunk(frame))
+            if pace.is_full:
+                await pace.room()
+        elif isinstance(frame, Started):
+            kept.put_all(writer.start(frame))
+        elif isinstance(frame, Finished):
+            kept.put_last(writer.finish(frame), writer.end_mark)
+        else:
+            stream.fail(_failure(frame.error))
 
 
 async def _copy(reader: StreamReader, more: asyncio.Event, events: EventStream) -> None:
@@ -448,8 +460,8 @@ async def _copy_events(reader: StreamReader, more: asyncio.Event, events: EventS
             await events.room()
         elif not reader.has_more:
             await more.wait()
-    if reader.stream.is_done:
-        events.put(DONE)
+    if reader.stream.is_done and reader.stream.end_mark:
+        events.put(reader.stream.end_mark)
 
 
 def _ignore() -> None:

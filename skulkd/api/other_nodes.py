@@ -20,7 +20,7 @@ from protocol.ids import NodeId
 from protocol.peer_messages import ApiAnswer, CallApi
 from skulkd.api.control import mint
 from skulkd.api.dependencies import ApiDependencies
-from skulkd.api.http import Header, Reply, Request
+from skulkd.api.http import Header, Reply, Request, body_too_large
 from skulkd.api.node_names import find_node, name_of
 
 CALL_TIMEOUT_S: Final = 20.0
@@ -54,14 +54,25 @@ class OtherNodes:
         word = request.query("node")
         return None if word is None else find_node(self._deps.state.state, word)
 
-    async def answer(self, node_id: NodeId, request: Request, *, changes_state: bool) -> Reply:
+    async def answer(
+        self, node_id: NodeId, request: Request, *, changes_state: bool, body: bytes | None = None
+    ) -> Reply:
         """Have a client's request answered by a node.
+
+        Args:
+            node_id: Who answers.
+            request: As it came.
+            changes_state: It gets a command id here.
+            body: Its body, where that has been read already.
 
         Raises:
             SkulkError: The request cannot be handed on, or the node cannot be reached.
         """
         path, query = quote(request.path, safe="/:@"), request.query_without("node")
-        body = await request.body(MAX_BODY_BYTES)
+        if body is None:
+            body = await request.body(MAX_BODY_BYTES)
+        elif len(body) > MAX_BODY_BYTES:
+            raise body_too_large(len(body), MAX_BODY_BYTES)
         if len(path) > _MAX_PATH_CHARS or len(query) > _MAX_QUERY_CHARS:
             raise RequestError(
                 "request.too_large",

@@ -26,7 +26,7 @@ from skulkd.api.http import (
     UpgradedProtocol,
 )
 from skulkd.api.interrupt import stopping
-from skulkd.api.routes import RouteSpec, RouteTable
+from skulkd.api.routes import RouteSpec, RouteTable, dialect_of
 from skulkd.eventlog.gateway import StateView
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,8 @@ class PeerApiServer:
             self._refuse_removed(asker)
             reply = await self._reply(request)
         except SkulkError as error:
-            reply = error_reply(error, dialect="control", command_id=request.command_id)
+            dialect = dialect_of(request.path, "control")
+            reply = error_reply(error, dialect=dialect, command_id=request.command_id)
         except Exception:  # ruff: ignore[blind-except]  a bug is logged, and fails this request alone
             _log.exception("handling %s %.200s for %s failed", call.method, call.path, asker)
             reply = error_reply(bug(), dialect="control", command_id=request.command_id)
@@ -116,7 +117,7 @@ class PeerApiServer:
             raise stopping()
         found, request.params = self._table.find(request.path)
         route = found.route_for(request.method)
-        if route.kind == "inference" or route.reach == "local":
+        if route.reach == "local":
             raise RequestError(
                 "request.forbidden",
                 f"{request.method} {request.path[:200]} is not answered to another node",

@@ -41,6 +41,21 @@ class Inference(Protocol):
         ...
 
 
+class TokenCounts(Protocol):
+    """Counts prompts for the instances of this node."""
+
+    async def count_tokens(self, instance_id: InstanceId, task: ChatTask) -> int:
+        """Count the tokens of a task's prompt as its model's template renders it, tools included.
+
+        No slot is taken.
+
+        Raises:
+            SkulkError: `engine.gone` where the instance is not ready here; `engine.unsupported`,
+                `engine.request_failed`.
+        """
+        ...
+
+
 class Placements(Protocol):
     """Plans placements on this node's replica and readings."""
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Final, Literal, final
 
 from protocol.errors import RequestError
 from skulkd.api.admin import AdminRoutes
@@ -11,6 +11,7 @@ from skulkd.api.auth import RouteScope
 from skulkd.api.cluster import ClusterRoutes
 from skulkd.api.control import InstanceRoutes
 from skulkd.api.dependencies import ApiDependencies
+from skulkd.api.dialects.chat_dialect import Dialect
 from skulkd.api.http import Handler
 from skulkd.api.inference import ChatService
 from skulkd.api.logs import LogRoutes
@@ -22,10 +23,20 @@ from skulkd.api.store import StoreRoutes
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Kind = Literal["inference", "control"]
-"""Inference routes speak OpenAI's errors and are open to web pages; control routes are neither."""
+"""Inference routes speak a dialect of clients and are open to web pages; control routes do not."""
 Reach = Literal["local", "handed_on", "by_handler"]
 """Any node answers a `local` route, and never another one for it. The others are one node's own:
 `?node=` has a request handed on to the node that it names, by the app or by the handler itself."""
+
+
+MESSAGES: Final = "/v1/messages"
+
+
+def dialect_of(path: str, kind: Kind) -> Dialect:
+    """Say whose form the errors of a path take, be there such a path or not."""
+    if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
+        return "anthropic"
+    return "openai" if kind == "inference" else "control"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +77,7 @@ class Services:
     def build(cls, deps: ApiDependencies, others: OtherNodes) -> "Services":
         """Make them all."""
         return cls(
-            chat=ChatService(deps),
+            chat=ChatService(deps, others),
             instances=InstanceRoutes(deps),
             models=ModelRoutes(deps),
             store=StoreRoutes(deps, others),
@@ -183,32 +194,10 @@ def _reaching(reach: Reach, *routes: RouteSpec) -> tuple[RouteSpec, ...]:
 
 def build_routes(services: Services) -> tuple[RouteSpec, ...]:
     """Give the table; of two patterns that match, the earlier one counts."""
-    chat, instances = services.chat, services.instances
+    instances = services.instances
     models, cluster, ops = services.models, services.cluster, services.ops
     return (
-        RouteSpec(
-            method="POST",
-            path="/v1/chat/completions",
-            scope="infer",
-            handler=chat.chat,
-            kind="inference",
-            is_heavy=True,
-        ),
-        RouteSpec(
-            method="POST",
-            path="/v1/cancel/{command_id}",
-            scope="infer",
-            handler=chat.cancel,
-            kind="inference",
-        ),
-        RouteSpec(
-            method="GET",
-            path="/v1/streams/{command_id}",
-            scope="infer",
-            handler=chat.resume,
-            kind="inference",
-            is_heavy=True,
-        ),
+        *_inference_routes(services),
         _get("/v1/models", "infer", models.list_all, "inference"),
         _get("/v1/models/{model_id:path}", "infer", models.show, "inference"),
         _get("/models", "infer", models.list_all, "inference"),
@@ -234,6 +223,51 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _delete("/v1/keys/{key_id}", "admin", ops.revoke_key),
         _get("/", "open", ops.root),
         *_node_routes(services),
+    )
+
+
+def _inference_routes(services: Services) -> tuple[RouteSpec, ...]:
+    chat = services.chat
+    return (
+        RouteSpec(
+            method="POST",
+            path="/v1/chat/completions",
+            scope="infer",
+            handler=chat.chat,
+            kind="inference",
+            is_heavy=True,
+        ),
+        RouteSpec(
+            method="POST",
+            path=MESSAGES,
+            scope="infer",
+            handler=chat.messages,
+            kind="inference",
+            is_heavy=True,
+        ),
+        RouteSpec(
+            method="POST",
+            path=f"{MESSAGES}/count_tokens",
+            scope="infer",
+            handler=chat.count_tokens,
+            kind="inference",
+            reach="by_handler",
+        ),
+        RouteSpec(
+            method="POST",
+            path="/v1/cancel/{command_id}",
+            scope="infer",
+            handler=chat.cancel,
+            kind="inference",
+        ),
+        RouteSpec(
+            method="GET",
+            path="/v1/streams/{command_id}",
+            scope="infer",
+            handler=chat.resume,
+            kind="inference",
+            is_heavy=True,
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from protocol.ids import CommandId
 from protocol.session import SessionRequest
 from skulkd.api.auth import Authenticator, RouteScope
 from skulkd.api.body_budget import BodyBudget
-from skulkd.api.errors import Dialect, bug, error_reply
+from skulkd.api.errors import bug, error_reply
 from skulkd.api.http import (
     CONNECTION,
     Answer,
@@ -28,7 +28,7 @@ from skulkd.api.http import (
 )
 from skulkd.api.inference import ChatService
 from skulkd.api.peer_api import NoConnection
-from skulkd.api.routes import RouteSpec, RouteTable
+from skulkd.api.routes import Kind, RouteSpec, RouteTable, dialect_of
 from skulkd.api.streams import KeptStream
 
 _log = logging.getLogger(__name__)
@@ -95,17 +95,19 @@ class SessionDoor:
         body = b"" if wish.body is None else json.dumps(wish.body).encode()
         scope = _scope(opening, wish.method, unquote(wish.path), wish.query)
         request = Request(scope, _receive(body), share)
-        dialect: Dialect = "openai" if request.path.startswith("/v1/") else "control"
+        kind: Kind = "inference" if request.path.startswith("/v1/") else "control"
         try:
             found, request.params = self._table.find(request.path)
-            dialect = "openai" if found.kind == "inference" else "control"
+            kind = found.kind
             route = found.route_for(request.method)
             request.principal = self.identify(opening)
             return _whole(await self._run(route, request))
         except SkulkError as error:
+            dialect = dialect_of(request.path, kind)
             return error_reply(error, dialect=dialect, command_id=request.command_id)
         except Exception:  # ruff: ignore[blind-except]  a bug is logged, and fails this request alone
             _log.exception("handling %s %.200s of a session failed", wish.method, wish.path)
+            dialect = dialect_of(request.path, kind)
             return error_reply(bug(), dialect=dialect, command_id=request.command_id)
         finally:
             share.release()

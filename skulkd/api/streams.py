@@ -13,14 +13,13 @@ from typing import Final, final
 
 from protocol.errors import RequestError
 from protocol.ids import CommandId
-from skulkd.api.dialects.openai_chat_output import DONE
 from skulkd.api.http import Principal
 from skulkd.api.sse import EventStream
 
 _EVENT_COST_BYTES: Final = 64
 """What an event takes beside its text."""
-_DATA_CHARS: Final = len(b"data: ")
-_BREAK_CHARS: Final = len(b"\n\n")
+_DATA: Final = b"data: "
+_BREAK: Final = b"\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +48,8 @@ class KeptStream:
 
     __slots__ = (
         "_events", "_first", "_forgotten_bytes", "_forward", "_is_abandoned", "_left_bytes",
-        "_live", "_max_bytes", "_n_bytes", "_readers", "_room", "command_id", "ended_at_s",
-        "is_done", "owner", "unread_since_s",
+        "_live", "_max_bytes", "_n_bytes", "_readers", "_room", "command_id", "end_mark",
+        "ended_at_s", "is_done", "owner", "unread_since_s",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +78,8 @@ class KeptStream:
         self.ended_at_s: float | None = None
         self.is_done = False
         """It ended well."""
+        self.end_mark = b""
+        """What its dialect puts behind the last event of such a stream."""
 
     @property
     def n_bytes(self) -> int:
@@ -102,8 +103,17 @@ class KeptStream:
 
     # ---- What its producer calls ----
 
+    def put_all(self, events: bytes) -> None:
+        """Add an event, or several that come together, each with the blank line that ends it."""
+        if events.count(_BREAK) == 1:
+            self.put(events)
+            return
+        for event in events.split(_BREAK):
+            if event:
+                self.put(event + _BREAK)
+
     def put(self, event: bytes) -> None:
-        """Add an event, `data: JSON` and a blank line."""
+        """Add an event: its name where the dialect has names, `data: JSON` and a blank line."""
         self._events.append(event)
         self._n_bytes += len(event) + _EVENT_COST_BYTES
         if self._n_bytes > self._max_bytes:
@@ -113,13 +123,12 @@ class KeptStream:
         if self._readers:
             self._tell()
 
-    def put_last(self, events: bytes) -> None:
-        """Add the events that end it well, and the mark behind them; then it is over."""
-        for event in events.removesuffix(DONE).split(b"\n\n"):
-            if event:
-                self.put(event + b"\n\n")
-        if self._live is not None:
-            self._live.put(DONE)
+    def put_last(self, events: bytes, end_mark: bytes) -> None:
+        """Add the events that end it well, and the dialect's mark behind them; then it is over."""
+        self.put_all(events)
+        if end_mark and self._live is not None:
+            self._live.put(end_mark)
+        self.end_mark = end_mark
         self.is_done = True
         self.end()
 
@@ -371,7 +380,7 @@ class KeptStreams:
 
 def event_json(event: bytes) -> bytes:
     """Give the JSON of an event."""
-    return event[_DATA_CHARS:-_BREAK_CHARS]
+    return event[event.index(_DATA) + len(_DATA) : -len(_BREAK)]
 
 
 def _cost(events: list[bytes]) -> int:

@@ -17,7 +17,7 @@ from protocol.cards import BackendTag, EngineName
 from protocol.clock import Clock
 from protocol.commands import ReportFacts, ReportPhase, RetryInstance
 from protocol.data_frames import Failed, Frame
-from protocol.errors import ErrorBody, RunnerError
+from protocol.errors import ErrorBody, RunnerError, error_of
 from protocol.events import SequencedEvent
 from protocol.ids import CommandId, InstanceId, ModelId, NodeId
 from protocol.nodes import EngineFacts, NodeFacts, Role
@@ -207,6 +207,13 @@ class WorkerService:
         if serving is None:
             return _only(self._not_here(instance_id))
         return serving.chat(task)
+
+    async def count_tokens(self, instance_id: InstanceId, task: ChatTask) -> int:
+        """Count a task's prompt; see `skulkd.api.ports.TokenCounts`."""
+        serving = self._serving(instance_id)
+        if serving is None:
+            raise error_of(self._not_here(instance_id))
+        return await serving.count_tokens(task)
 
     def cancel(self, command_id: CommandId) -> bool:
         """End a task with `request.cancelled`, also one that arrives within the next 60 s."""

@@ -127,6 +127,10 @@ class Serving:
         if terminal is not None:
             yield terminal
 
+    async def count_tokens(self, task: ChatTask) -> int:
+        """Count a task's prompt; see `skulkd.api.ports.TokenCounts`."""
+        return await self._client.count_tokens(task)
+
     def cancel(self, command_id: CommandId, error: ErrorBody) -> bool:
         """End a task; False when there is none of that id."""
         stream = self._streams.get(command_id)

@@ -87,6 +87,22 @@ def test_a23_usage_counts_the_prompt_and_a25_a_long_prompt_is_refused_whole(node
     assert "2048" in answer.json()["error"]["message"]
 
 
+def test_a43_a_message_is_counted_as_the_real_template_counts_it(node: Daemon) -> None:
+    body = {
+        "model": DEMO_MODEL_ID,
+        "system": "You are terse.",
+        "max_tokens": 100_000,  # more than the window: what is left of it is meant
+        "temperature": 0,
+        "messages": [{"role": "user", "content": QUESTION}],
+    }
+    message = node.http.post("/v1/messages", json=body).json()
+    assert "Paris" in message["content"][0]["text"]
+    assert message["stop_reason"] == "end_turn"
+    counted = node.http.post("/v1/messages/count_tokens", json=body)
+    assert counted.json() == {"input_tokens": message["usage"]["input_tokens"]}
+    assert counted.json()["input_tokens"] > 20
+
+
 def test_a_client_that_leaves_frees_the_slot_of_a_real_engine(node: Daemon) -> None:
     (instance_id,) = node.http.get("/state").json()["instances"]
     for _ in range(4):  # more often than there are slots

@@ -264,6 +264,7 @@ class FakeInference:
         self.running: dict[CommandId, asyncio.Event] = {}
         self.n_closed_early = 0
         self.cancelled: list[CommandId] = []
+        self.counted: list[tuple[InstanceId, ChatTask]] = []
 
     async def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
         self.tasks.append(task)
@@ -284,6 +285,10 @@ class FakeInference:
             del self.running[task.command_id]
             if not is_over:
                 self.n_closed_early += 1
+
+    async def count_tokens(self, instance_id: InstanceId, task: ChatTask) -> int:
+        self.counted.append((instance_id, task))
+        return USAGE.prompt_tokens
 
     def cancel(self, command_id: CommandId) -> bool:
         cancelled = self.running.get(command_id)
@@ -486,6 +491,7 @@ class FakeDaemon:
             health=self.health,
             placements=self.placements,
             inference=self.inference,
+            counts=self.inference,
             is_reachable=lambda node_id: node_id not in self.unreachable,
             models=self.models,
             listeners=self.listeners,

@@ -472,6 +472,7 @@ class SimulatedNode:
                 clock=world.clock,
             ),
             inference=self.data.inference,
+            counts=self.data.counts,
             is_reachable=self.rooms.mastership.is_reachable,
             models=models,
             listeners=FakeListeners(),

@@ -9,7 +9,7 @@ from itertools import starmap
 from json.encoder import encode_basestring
 from typing import Any, Final, final
 
-from protocol.data_frames import Chunk, Finished, TokenLogprob, ToolCallDelta, Usage
+from protocol.data_frames import Chunk, Finished, Started, TokenLogprob, ToolCallDelta, Usage
 from protocol.ids import CommandId, ModelId
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -56,6 +56,16 @@ class ChatStream:
         self._include_usage = include_usage
         self._is_first = True
 
+    @property
+    def end_mark(self) -> bytes:
+        """What follows the last event of a stream that ended well."""
+        return DONE
+
+    def start(self, started: Started) -> bytes:
+        """Give nothing: a stream begins with its first piece."""
+        del started
+        return b""
+
     def chunk(self, chunk: Chunk) -> bytes:
         """Give a piece of output as one event."""
         if not self._is_first and not (chunk.reasoning or chunk.tool_calls or chunk.logprobs):
@@ -78,7 +88,7 @@ class ChatStream:
         return self._middle + b",".join(members) + tail
 
     def finish(self, finished: Finished) -> bytes:
-        """Give the last choice, the usage if it was asked for, and the end mark."""
+        """Give the last choice, and the usage if it was asked for."""
         events: list[bytes] = []
         if self._is_first:  # the model had nothing to say; the role is still announced
             self._is_first = False
@@ -88,17 +98,25 @@ class ChatStream:
         if self._include_usage:
             usage = json.dumps(usage_object(finished.usage)).encode()
             events.append(self._head + b'"choices":[],"usage":' + usage + b"}\n\n")
-        events.append(DONE)
         return b"".join(events)
+
+    def fail(self, error: dict[str, Any]) -> bytes:
+        """Give the last event of a stream that failed; no end mark follows."""
+        return error_event(error)
 
 
 @final
 class ChatAnswer:
-    """Gathers one task's frames into a whole answer."""
+    """Gathers one task's frames into a whole answer; arguments as for `ChatStream`."""
 
-    __slots__ = ("_calls", "_logprobs", "_reasoning", "_text")
+    __slots__ = (
+        "_calls", "_command_id", "_created_s", "_logprobs", "_model_id", "_reasoning", "_text"
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, *, command_id: CommandId, model_id: ModelId, created_s: int) -> None:
+        self._command_id = command_id
+        self._model_id = model_id
+        self._created_s = created_s
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
@@ -120,9 +138,7 @@ class ChatAnswer:
             call["name"] = call["name"] or delta.name or ""
             call["arguments"] += delta.arguments
 
-    def document(
-        self, finished: Finished, *, command_id: CommandId, model_id: ModelId, created_s: int
-    ) -> bytes:
+    def document(self, finished: Finished) -> bytes:
         """Give the whole answer as JSON."""
         text = "".join(self._text)
         message: dict[str, Any] = {"role": "assistant", "content": text}
@@ -145,10 +161,10 @@ class ChatAnswer:
             "finish_reason": finished.reason,
         }
         document = {
-            "id": command_id,
+            "id": self._command_id,
             "object": "chat.completion",
-            "created": created_s,
-            "model": model_id,
+            "created": self._created_s,
+            "model": self._model_id,
             "choices": [choice],
             "usage": usage_object(finished.usage),
         }

@@ -66,7 +66,7 @@ def test_a_reader_gets_each_event_once_from_where_it_stands() -> None:
 def test_the_last_events_are_parted_and_the_end_mark_is_none_of_them() -> None:
     async def story(kept: Kept) -> None:
         stream = kept.open()
-        stream.put_last(event(0) + event(1) + b"data: [DONE]\n\n")
+        stream.put_last(event(0) + event(1), b"data: [DONE]\n\n")
         reader = stream.read_from(0, nothing)
         assert [event_json(one) for one in reader.take(1 << 20)] == [b'{"n":0}', b'{"n":1}']
         assert reader.is_at_end

@@ -1,10 +1,8 @@
 """Whatever JSON arrives is a task or a refusal by name; whatever text leaves is one whole event."""
 
-import copy
 import json
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +13,10 @@ from protocol.data_frames import Chunk, Finished, Usage
 from protocol.errors import RequestError
 from protocol.ids import CommandId, ModelId
 from protocol.tasks import ChatTask
-from skulkd.api.dialects.openai_chat import MAX_MESSAGES, parse_chat
+from skulkd.api.dialects.fields import MAX_MESSAGES
+from skulkd.api.dialects.openai_chat import parse_chat
 from skulkd.api.dialects.openai_chat_output import ChatAnswer, ChatStream
+from tests.support.junk import Place, places, with_junk
 
 COMMAND = CommandId("aaaaaa-aaaaaaaaaaaaaaaaaaaa")
 FIELDS = [
@@ -110,34 +110,11 @@ FULL: dict[str, Any] = {
         {"role": "user", "content": "hi"},
     ],
 }
-JUNK: list[Any] = [
-    None, True, 0, -1, 10**400, 1e308, "", "x" * 5000, "\x00", [], [[]], [{}], {}, {"a": [1]},
-    {"type": []}, {"type": {}}, {"function": []}, {"function": {"name": []}},
-]  # fmt: skip
 
 
-Place = tuple[str | int, ...]
-
-
-def _places(value: object, place: Place = ()) -> Iterator[Place]:
-    if place:
-        yield place
-    if isinstance(value, dict):
-        for key, item in cast("dict[str, object]", value).items():
-            yield from _places(item, (*place, key))
-    elif isinstance(value, list):
-        for index, item in enumerate(cast("list[object]", value)):
-            yield from _places(item, (*place, index))
-
-
-@pytest.mark.parametrize("place", list(_places(FULL)), ids=str)
+@pytest.mark.parametrize("place", list(places(FULL)), ids=str)
 def test_junk_anywhere_in_a_request_is_a_task_or_a_refusal(place: Place) -> None:
-    for junk in JUNK:
-        body = copy.deepcopy(FULL)
-        target: Any = body
-        for key in place[:-1]:
-            target = target[key]
-        target[place[-1]] = junk
+    for body in with_junk(FULL, place):
         with suppress(RequestError, ValidationError):
             assert parse_chat(body, command_id=COMMAND).task.command_id == COMMAND
 
@@ -155,9 +132,10 @@ def test_any_text_is_carried_whole_by_events_and_by_the_answer(
         include_usage=include_usage,
         logprobs=False,
     )
-    answer = ChatAnswer()
+    answer = ChatAnswer(command_id=COMMAND, model_id=ModelId("a/b"), created_s=1)
     finished = Finished("stop", Usage(1, 2))
     sent = b"".join(stream.chunk(Chunk(text)) for text in texts) + stream.finish(finished)
+    sent += stream.end_mark
     for text in texts:
         answer.add(Chunk(text))
     assert sent.endswith(b"data: [DONE]\n\n")
@@ -169,7 +147,5 @@ def test_any_text_is_carried_whole_by_events_and_by_the_answer(
     )
     assert said == "".join(texts)
     assert all(event["model"] == 'a/"b' for event in events)
-    whole = json.loads(
-        answer.document(finished, command_id=COMMAND, model_id=ModelId("a/b"), created_s=1)
-    )
+    whole = json.loads(answer.document(finished))
     assert whole["choices"][0]["message"]["content"] == "".join(texts)
