@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, final
 
 from protocol.errors import ClientError
+from skulk_tui.chat_claims import ChatClaims
 from skulk_tui.chat_conversation import Conversation
 from skulk_tui.own_files import read_text, replace_file
 
@@ -38,6 +39,7 @@ class ChatFiles:
 
     def __init__(self, state_dir: Path | None) -> None:
         self._folder = None if state_dir is None else state_dir / _FOLDER
+        self.claims = ChatClaims(self._folder)
 
     @property
     def keeps(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 from protocol.errors import ClientError
 
 CONFIG_FILE: Final = "config.toml"
-_PRIVATE_DIRECTORY: Final = 0o700
+PRIVATE_DIRECTORY: Final = 0o700
 
 
 def config_dir(environ: Mapping[str, str]) -> Path:
@@ -48,7 +48,7 @@ def replace_file(path: Path, text: str) -> None:
         ClientError: `client.usage`: the directory or the disk does not allow it.
     """
     try:
-        path.parent.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         _write_and_rename(path, text)
     except OSError as wrong:
         raise ClientError(

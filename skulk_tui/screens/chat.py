@@ -91,6 +91,7 @@ class ChatView(View):
             self._keeping.write_now(self._main.conversation, self.field.draft.text)
         except SkulkError as error:
             self.seat.tell_error(error)
+        self._keeping.release()
 
     def on_resize(self, event: Resize) -> None:
         """Put two columns beside each other where there is room."""

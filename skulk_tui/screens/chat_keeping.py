@@ -67,11 +67,19 @@ class ChatKeeping:
 
     async def _write_one(self) -> None:
         if self._drafts:
-            await run_blocking(self._files.save_draft, *self._drafts.popitem())
+            await run_blocking(self._save_draft, *self._drafts.popitem())
         else:
             conversation_id, conversation = self._dirty.popitem()
             text = conversation.saved(self._seat.now()).model_dump_json()
-            await run_blocking(self._files.save, conversation_id, text)
+            await run_blocking(self._save, conversation_id, text)
+
+    def _save(self, conversation_id: str, text: str) -> None:
+        self._files.claims.claim(conversation_id)  # from here on it is there for others to open
+        self._files.save(conversation_id, text)
+
+    def _save_draft(self, conversation_id: str, text: str) -> None:
+        self._files.claims.claim(conversation_id)
+        self._files.save_draft(conversation_id, text)
 
     def end(self) -> None:
         """Start no writer any more: the screen goes."""
@@ -87,23 +95,35 @@ class ChatKeeping:
         for one in (*self._dirty.values(), *([conversation] if conversation.exchanges else [])):
             self._files.save(one.id, one.saved(self._seat.now()).model_dump_json())
 
+    def release(self) -> None:
+        """Let other programs of this operator have what was open here."""
+        self._files.claims.release()
+
     # ---- Reading ----
 
     async def latest(self) -> tuple[Conversation, str] | None:
         """Give the conversation of last time with its draft; None where there is none.
 
+        One that is open in another program is left to that one.
+
         Raises:
             SkulkError: It cannot be read.
         """
         latest_id = await run_blocking(self._files.latest_id)
-        return None if latest_id is None else await self.load(latest_id)
+        if latest_id is None or not await run_blocking(self._files.claims.claim, latest_id):
+            return None
+        return await self.load(latest_id)
 
     async def load(self, conversation_id: str) -> tuple[Conversation, str]:
         """Give a conversation and its draft; a draft alone is the beginning of one.
 
+        Of one that is open in another program a copy is given, and that is told.
+
         Raises:
             SkulkError: It cannot be read.
         """
+        if not await run_blocking(self._files.claims.claim, conversation_id):
+            return await self._copy(conversation_id), ""
         draft = await run_blocking(self._files.load_draft, conversation_id)
         try:
             return await run_blocking(self._files.load, conversation_id), draft
@@ -112,6 +132,11 @@ class ChatKeeping:
                 raise
             at_ms = self._seat.clock.wall_ms()
             return Conversation(id=conversation_id, created_ms=at_ms, changed_ms=at_ms), draft
+
+    async def _copy(self, conversation_id: str) -> Conversation:
+        found = await run_blocking(self._files.load, conversation_id)
+        self._seat.tell("it is open in another terminal: this is a copy of it", level="warn")
+        return found.copied(f"{self._seat.clock.wall_ms():012x}", found.model_id)
 
     async def recent(self) -> list[KeptChat]:
         """List what can be opened, the latest first."""

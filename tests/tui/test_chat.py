@@ -340,6 +340,41 @@ def test_drafts_and_conversations_survive_a_restart(node: ScriptedSession, tmp_p
     asyncio.run(story())
 
 
+def test_two_programs_on_one_directory_do_not_write_over_each_other(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as first, a_seat(node.url, tmp_path) as second:
+            for text in ("Forty-two.", "Because.", "In the copy.", "In the first."):
+                node.chat(text)
+            await _go(first)
+            await _ask(first, "what is it")
+            await first.until_shows("Forty-two.")
+            # The latest conversation is open elsewhere: another one is begun here.
+            await _go(second)
+            assert "Forty-two" not in second.text
+            await _ask(second, "something else")
+            await second.until_shows("Because.")
+            # Opened on purpose it is a copy, which goes on by itself.
+            await second.press("f2", "colon")
+            await second.type("open what is it")
+            await second.press("enter")
+            await second.until_shows("this is a copy of it", "Forty-two.")
+            await second.press("i")
+            await _ask(second, "and then")
+            await second.until_shows("In the copy.")
+            await _ask(first, "and why")
+            await first.until_shows("In the first.")
+        kept = [path.read_text() for path in (tmp_path / "chats").glob("*.json")]
+        assert len(kept) == 3
+        assert sum("Forty-two." in text for text in kept) == 2
+        for answer in ("Because.", "In the copy.", "In the first."):
+            assert sum(answer in text for text in kept) == 1, answer
+        assert not list((tmp_path / "chats").glob(".*.open"))
+
+    asyncio.run(story())
+
+
 def test_commands_change_how_it_is_asked_and_where_it_is_kept(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
