@@ -77,7 +77,10 @@ def install(
     user: UserOption = False,
     dry_run: DryRunOption = False,
 ) -> int | None:
-    """Have this machine run the node, from now on and after each boot."""
+    """Have this machine run the node, from now on and after each boot.
+
+    Exit code: 6 where it runs, but ends with its user's last login.
+    """
     manager = manager_of(sys.platform, is_root=os.geteuid() == 0, user=user)
     account = own_account(session.environ)
     if run_as is not None and not manager.endswith("system"):
@@ -93,7 +96,7 @@ def install(
     if dry_run:
         for problem in problems:
             session.narrate(f"as things are this would fail: {problem.message}")
-        return _show(session, steps, done=False)
+        return _show(session, steps, done=())
     if problems:
         raise problems[0]
     return _take(session, driver, steps)
@@ -105,9 +108,9 @@ def uninstall(session: Session, *, user: UserOption = False, dry_run: DryRunOpti
     account = own_account(session.environ)
     steps = uninstall_steps(manager, account)
     if dry_run:
-        return _show(session, steps, done=False)
+        return _show(session, steps, done=())
     remove_service(session, manager, account)
-    _show(session, steps, done=True)
+    _show(session, steps, done=steps)
     session.narrate("Home and models are kept: `skulk uninstall --dry-run` lists them.")
     return exit_codes.OK
 
@@ -141,7 +144,8 @@ def show_status(session: Session, *, user: UserOption = False) -> int:
         return exit_codes.OK
     if record.lingering is False:
         session.narrate(
-            "It ends with your last login: `loginctl enable-linger` has it stay.",
+            "It ends with your last login: `loginctl enable-linger` has it stay (as root, with "
+            "your name, where that is refused).",
         )
     return exit_codes.OK if record.state == "active" else exit_codes.FAILED
 
@@ -185,7 +189,7 @@ def _spec(
                 remediation="Name the home's owner with --run-as, or leave --home out.",
             )
         return ServiceSpec(program=program, groups=_device_groups())
-    data = _user_folder(run_as) / ".local" / "share"
+    data = user_folder(run_as) / ".local" / "share"
     home = home or data / "skulk"
     return ServiceSpec(
         program=program,
@@ -196,7 +200,12 @@ def _spec(
     )
 
 
-def _user_folder(name: str) -> Path:
+def user_folder(name: str) -> Path:
+    """Give a user's home folder.
+
+    Raises:
+        ClientError: `client.usage`; there is no such user.
+    """
     try:
         return Path(pwd.getpwnam(name).pw_dir)
     except KeyError as wrong:
@@ -284,26 +293,29 @@ def _owns(name: str | None, folder: Path) -> bool:
 
 
 def _take(session: Session, driver: ServiceDriver, steps: tuple[Step, ...]) -> int:
-    for step in steps:
-        driver.take(step)
-    return _show(session, steps, done=True)
+    warnings = {step: driver.take(step) for step in steps}
+    _show(session, steps, done=tuple(step for step in steps if not warnings[step]))
+    for warning in filter(None, warnings.values()):
+        session.narrate(f"warning: {warning}")
+    return exit_codes.PARTIAL if any(warnings.values()) else exit_codes.OK
 
 
-def _show(session: Session, steps: tuple[Step, ...], *, done: bool) -> int:
+def _show(session: Session, steps: tuple[Step, ...], *, done: tuple[Step, ...]) -> int:
     records = [
         StepRecord(
             step=step_text(step),
-            done=done,
+            done=step in done,
             content=step.content.decode() if isinstance(step, WriteFile) else None,
         )
         for step in steps
     ]
     head = "DONE" if done else "WOULD"
+    rows = tuple((one.step,) for one in records if one.done or not done)
     session.output.show(
         Listing(
             kind="steps",
             items=records,
-            tables=(Table((Column(head, wraps=True),), tuple((one.step,) for one in records)),),
+            tables=(Table((Column(head, wraps=True),), rows),),
             names=[one.step for one in records],
         )
     )

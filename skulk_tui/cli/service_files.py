@@ -6,14 +6,17 @@ no ban on writable code, `OOMPolicy=continue`.
 """
 
 import plistlib
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
+from xml.parsers.expat import ExpatError
 
 UNIT: Final = "skulkd.service"
 LABEL: Final = "org.skulk.skulkd"
+STATES: Final = Path("/var/lib")
 STATE_DIRECTORY: Final = "skulk"
-"""Below /var/lib, where the service has a user of its own."""
+"""Below it, where the service has a user of its own."""
 STOP_WITHIN_S: Final = 15
 """The daemon promises ten."""
 WATCHDOG_S: Final = 30
@@ -83,7 +86,7 @@ def system_unit(spec: ServiceSpec) -> str:
     """Write the unit of the whole machine."""
     groups = (f"SupplementaryGroups={' '.join(spec.groups)}",) if spec.groups else ()
     if spec.run_as is None:
-        state = f"/var/lib/{STATE_DIRECTORY}"
+        state = f"{STATES}/{STATE_DIRECTORY}"
         who: tuple[str, ...] = (
             "DynamicUser=yes",
             f"StateDirectory={STATE_DIRECTORY}",
@@ -134,6 +137,46 @@ def _unit(
         "",
     )
     return "\n".join(lines)
+
+
+def spec_in(content: bytes) -> ServiceSpec | None:
+    """Read back what an installed service runs and as whom; None from what is not ours.
+
+    Args:
+        content: A unit or a property list.
+    """
+    if content.lstrip().startswith(b"<?xml"):
+        return _spec_in_job(content)
+    lines = (line.partition("=") for line in content.decode(errors="replace").splitlines())
+    fields = {name: value for name, _, value in lines}
+    try:
+        words = shlex.split(fields.get("ExecStart", ""))
+    except ValueError:
+        return None
+    arguments = [word.replace("%%", "%").replace("$$", "$") for word in words]
+    return _spec_of(arguments, run_as=fields.get("User"))
+
+
+def _spec_in_job(content: bytes) -> ServiceSpec | None:
+    try:
+        job: object = plistlib.loads(content)
+    except (ValueError, plistlib.InvalidFileException, ExpatError):
+        return None
+    fields = cast("dict[str, object]", job) if isinstance(job, dict) else {}
+    arguments, user = fields.get("ProgramArguments"), fields.get("UserName")
+    if not isinstance(arguments, list):
+        return None
+    words = [str(word) for word in cast("list[object]", arguments)]
+    return _spec_of(words, run_as=None if user is None else str(user))
+
+
+def _spec_of(arguments: list[str], *, run_as: str | None) -> ServiceSpec | None:
+    if not arguments:
+        return None
+    home = arguments[2:3] if arguments[1:2] == ["--home"] else []
+    return ServiceSpec(
+        program=Path(arguments[0]), home=Path(home[0]) if home else None, run_as=run_as
+    )
 
 
 def quoted(word: str) -> str:

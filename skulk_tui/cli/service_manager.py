@@ -82,14 +82,17 @@ class ServiceDriver:
         answer = self._run(("systemctl", "is-system-running")).out.strip()
         return answer not in {"", "offline", "unknown"}
 
-    def take(self, step: Step) -> None:
+    def take(self, step: Step) -> str:
         """Take one step.
+
+        Returns:
+            What the operator has to know where it failed and the rest goes on; "" is done.
 
         Raises:
             ClientError: `client.service_failed`, with what the manager said.
         """
         try:
-            self._take(step)
+            return self._take(step)
         except (OSError, KeyError) as wrong:
             raise ClientError(
                 "client.service_failed",
@@ -98,7 +101,7 @@ class ServiceDriver:
                 "root.",
             ) from wrong
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: Step) -> str:
         match step:
             case MakeFolder():
                 _make_folder(step)
@@ -107,9 +110,10 @@ class ServiceDriver:
             case RemoveFile():
                 step.path.unlink(missing_ok=True)
             case RunCommand():
-                self._command(step)
+                return self._command(step)
             case _ as never:
                 assert_never(never)
+        return ""
 
     def record(self) -> ServiceRecord:
         """Ask how the service is."""
@@ -155,19 +159,22 @@ class ServiceDriver:
         said = self._run(("loginctl", "show-user", self._account.name, "--property=Linger"))
         return said.out.strip() == "Linger=yes"
 
-    def _command(self, step: RunCommand) -> None:
+    def _command(self, step: RunCommand) -> str:
         said = self._run(step.arguments)
         for _ in range(_TRIES if step.is_repeated else 0):
             if said.code == 0:
                 break
             self._clock.wait_s(_RETRY_S)
             said = self._run(step.arguments)
-        if said.code != 0 and not step.may_fail:
-            raise self._failed(step, said)
+        if said.code == 0 or step.may_fail:
+            return ""
+        if step.warning:
+            return f"{step.warning} ({_why(said)})"
+        raise self._failed(step, said)
 
     def _failed(self, step: RunCommand, said: Said) -> ClientError:
         why = self._last_error() if UNIT in step.arguments else ""
-        text = why or said.err.strip() or said.out.strip() or f"exit status {said.code}"
+        text = why or _why(said)
         user = " --user" if self._manager == "systemd-user" else ""
         remedy = (
             f"See `journalctl{user} -u {UNIT} -n 20`."
@@ -176,7 +183,7 @@ class ServiceDriver:
         )
         return ClientError(
             "client.service_failed",
-            f"`{' '.join(step.arguments)}` failed: {shorten(one_line(text), _SAID_MAX_CHARS)}",
+            f"`{' '.join(step.arguments)}` failed: {text}",
             remediation=remedy,
         )
 
@@ -187,7 +194,8 @@ class ServiceDriver:
         user = ("--user",) if self._manager == "systemd-user" else ()
         lines = self._run(("journalctl", *user, "-u", UNIT, "-n", "50", "-o", "cat")).out
         errors = [line for line in lines.splitlines() if line.startswith("error: ")]
-        return errors[-1].removeprefix("error: ") if errors else ""
+        last = errors[-1].removeprefix("error: ") if errors else ""
+        return shorten(one_line(last), _SAID_MAX_CHARS)
 
     def _found(self, program: str) -> str | None:
         return shutil.which(program, path=self._environ.get("PATH", os.defpath))
@@ -212,6 +220,11 @@ class ServiceDriver:
             out=ended.stdout.decode(errors="replace"),
             err=ended.stderr.decode(errors="replace"),
         )
+
+
+def _why(said: Said) -> str:
+    text = said.err.strip() or said.out.strip() or f"exit status {said.code}"
+    return shorten(one_line(text), _SAID_MAX_CHARS)
 
 
 def _with_runtime_dir(environ: Mapping[str, str], uid: int) -> dict[str, str]:

@@ -50,6 +50,8 @@ class RunCommand:
     arguments: tuple[str, ...]
     may_fail: bool = False
     """Its failure means that there was nothing to do."""
+    warning: str = ""
+    """What its failure means, where the service is of use without it; the rest goes on."""
     is_repeated: bool = False
     """Tried for some seconds: the manager it speaks to may just be starting."""
 
@@ -131,8 +133,12 @@ def install_steps(manager: Manager, account: Account, spec: ServiceSpec) -> tupl
         case "systemd-user":
             return (
                 write,
-                # Without it the node would end with the last login of its user.
-                RunCommand(arguments=("loginctl", "enable-linger", account.name)),
+                RunCommand(
+                    arguments=("loginctl", "enable-linger", account.name),
+                    # Where no polkit runs, only root may.
+                    warning=f"the node will end with your last login: have root run "
+                    f"`loginctl enable-linger {account.name}`",
+                ),
                 RunCommand(arguments=systemctl(manager, "daemon-reload"), is_repeated=True),
                 RunCommand(arguments=systemctl(manager, "enable", "--now", UNIT)),
             )

@@ -8,11 +8,19 @@ from typing import Annotated
 
 import typer
 
+from protocol.errors import ClientError
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.operation_records import LeftoverRecord
 from skulk_tui.cli.output import Column, Listing, Table
-from skulk_tui.cli.service import manager_of, models_dir_of, own_account, remove_service
-from skulk_tui.cli.service_plans import Account, unit_path
+from skulk_tui.cli.service import (
+    manager_of,
+    models_dir_of,
+    own_account,
+    remove_service,
+    user_folder,
+)
+from skulk_tui.cli.service_files import STATE_DIRECTORY, STATES, ServiceSpec, spec_in
+from skulk_tui.cli.service_plans import Account, Manager, unit_path
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.verb import verb
 from skulk_tui.formatting import format_bytes
@@ -42,6 +50,7 @@ def uninstall(
     account = own_account(session.environ)
     unit = unit_path(manager, account)
     is_there = unit.exists()
+    folders = {**folders_of(session, account), **_service_folders(manager, account, unit)}
     if is_there and not dry_run:
         session.confirm(f"Stop the node of this machine and remove {unit}?", yes=yes)
         remove_service(session, manager, account)
@@ -55,7 +64,7 @@ def uninstall(
                 size_bytes=bytes_in(path) if path.exists() else None,
                 outcome="kept" if path.exists() else "absent",
             )
-            for what, path in folders_of(session, account).items()
+            for what, path in folders.items()
         ),
     ]
     columns = (
@@ -91,6 +100,45 @@ def folders_of(session: Session, account: Account) -> Mapping[str, Path]:
         "models": models_dir_of(home) or base / "skulk-models",
         "configuration": session.config_dir,
         "crashes": state_dir(session.environ),
+    }
+
+
+def _service_folders(manager: Manager, account: Account, unit: Path) -> Mapping[str, Path]:
+    """Give the folders of an installed service, where they are not those of this user."""
+    spec = spec_in(unit.read_bytes()) if unit.is_file() else None
+    if spec is None and manager != "systemd-system":
+        return {}
+    return folders_of_service(manager, account, spec)
+
+
+def folders_of_service(
+    manager: Manager, account: Account, spec: ServiceSpec | None, *, states: Path = STATES
+) -> Mapping[str, Path]:
+    """Give home and models of a service.
+
+    Args:
+        manager: Who runs it.
+        account: Who asks.
+        spec: What is installed, if anything is.
+        states: Where services of the machine without a user keep theirs, also after they went.
+    """
+    state = states / STATE_DIRECTORY
+    run_as = None if spec is None else spec.run_as
+    if run_as is not None and run_as != account.name:
+        try:
+            base = user_folder(run_as) / ".local" / "share"
+        except ClientError:  # the user has gone, and with it what is known of the folders
+            return {}
+    elif run_as is None and manager == "systemd-system" and state.exists():
+        base = state
+    elif spec is not None and spec.home is not None:
+        base = account.home / ".local" / "share"
+    else:
+        return {}
+    home = (spec.home if spec is not None else None) or base / "skulk"
+    return {
+        "service's home": home,
+        "service's models": models_dir_of(home) or base / "skulk-models",
     }
 
 

@@ -1,6 +1,8 @@
 """`skulk service` as a user, against programs that stand in for systemd's."""
 
 import json
+import os
+import pwd
 import sys
 from pathlib import Path
 from typing import Final, final
@@ -86,6 +88,22 @@ def test_installing_writes_the_unit_has_it_linger_and_starts_it(programs: Progra
         "systemctl --user daemon-reload",
         "systemctl --user enable --now skulkd.service",
     ]
+
+
+def test_where_only_root_may_have_it_linger_the_rest_goes_on_and_it_is_told(
+    programs: Programs,
+) -> None:
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    programs.answers(f"loginctl enable-linger {name}", "", code=1)
+    ran = programs.skulk("install", "--json")
+    assert ran.code == 6
+    assert programs.asked[-1] == "systemctl --user enable --now skulkd.service"
+    done = {item["step"]: item["done"] for item in json.loads(ran.out)["items"]}
+    assert [step for step, is_done in done.items() if not is_done] == [
+        f"run loginctl enable-linger {name}"
+    ]
+    assert f"have root run `loginctl enable-linger {name}`" in ran.err
+    assert "enable-linger" not in programs.skulk("install").out
 
 
 def test_a_dry_run_shows_the_unit_and_touches_nothing(programs: Programs) -> None:

@@ -8,6 +8,7 @@ from skulk_tui.cli.service_files import (
     ServiceSpec,
     launchd_job,
     quoted,
+    spec_in,
     system_unit,
     user_unit,
 )
@@ -145,3 +146,22 @@ def test_a_users_node_lingers_before_its_manager_is_asked() -> None:
         "run systemctl --user daemon-reload",
         "run systemctl --user enable --now skulkd.service",
     ]
+
+
+# ---- Read back -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("home", [None, Path("/srv/den"), Path("/srv/a den/100 %/$x")])
+@pytest.mark.parametrize("run_as", [None, "op"])
+def test_what_an_installed_service_runs_is_read_back(home: Path | None, run_as: str | None) -> None:
+    spec = ServiceSpec(program=PROGRAM, home=home, run_as=run_as)
+    assert spec_in(system_unit(spec).encode()) == spec
+    assert spec_in(launchd_job(spec, log=Path("/var/log/skulkd"))) == spec
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[Service]\nExecStart=\n", b'ExecStart="', b"<?xml", b"<?xml version='1.0'?><plist/>"],
+)
+def test_what_is_no_service_of_ours_is_read_as_none(content: bytes) -> None:
+    assert spec_in(content) is None
