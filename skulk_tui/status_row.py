@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from skulk_tui.formatting import format_duration
 from skulk_tui.lines import EMPTY, Line, Span, Tone, fit, line, retoned, span, spread, toned
 from skulk_tui.link_view import LinkView
 from skulk_tui.view_state import ViewState
@@ -101,7 +100,7 @@ def _overlays(view: ViewState, flags: StatusFlags, *, now: float) -> Line:
     if flags.is_readonly:
         words.append(("RO", "strong"))
     if flags.paused_since is not None:
-        words.append((f"PAUSED {format_duration(max(0, now - flags.paused_since))}", "warn"))
+        words.append((f"PAUSED {_short_age(max(0.0, now - flags.paused_since))}", "warn"))
     return tuple(part for word, tone in words for part in (Span("  "), Span(word, tone)))
 
 

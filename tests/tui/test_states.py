@@ -10,12 +10,9 @@ from protocol.session import row_key
 from tests.support.den_cluster import den_head, den_member, den_node, fill
 from tests.support.frames import check_frame
 from tests.support.scripted_session import ScriptedSession
-from tests.support.seat import a_seat
+from tests.support.seat import SeatUnderTest, a_seat
 
-SIZES = pytest.mark.parametrize(
-    "size", [(60, 16), (80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}"
-)
-Size = tuple[int, int]
+SIZES = ((60, 16), (80, 24), (160, 50))
 
 
 @pytest.fixture
@@ -25,37 +22,69 @@ def node() -> Iterator[ScriptedSession]:
         yield scripted
 
 
-def frame_name(state: str, size: Size) -> str:
-    return f"state-{state}-{size[0]}x{size[1]}"
+async def check_frames(seat: SeatUnderTest, state: str) -> None:
+    """[15] Compare the screen in each of the three sizes."""
+    for columns, rows in SIZES:
+        await seat.resize(columns, rows)
+        check_frame(f"state-{state}-{columns}x{rows}", await seat.settled())
 
 
-@SIZES
 def test_without_a_node_the_reason_and_the_remedy_stand_there(
-    node: ScriptedSession, tmp_path: Path, size: Size
+    node: ScriptedSession, tmp_path: Path
 ) -> None:
     async def story() -> None:
         node.close()
-        async with a_seat(node.url, tmp_path, size=size) as seat:
+        async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("CONNECTING", "retry now")
-            check_frame(frame_name("connecting", size), await seat.settled())
+            await check_frames(seat, "connecting")
 
     asyncio.run(story())
 
 
-@SIZES
-def test_silence_makes_it_stale_and_then_lost_and_nothing_old_looks_live(
-    node: ScriptedSession, tmp_path: Path, size: Size
+def test_while_it_learns_what_there_is_it_says_how_far_it_is(
+    node: ScriptedSession, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        async with a_seat(node.url, tmp_path, size=size) as seat:
-            await seat.until_shows("rack-a6k")
+        node.withhold("models")
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("SYNC 80%", "attic-mini")
+            await check_frames(seat, "syncing")
+            node.release()
+            await seat.until_shows("LIVE")
+            await check_frames(seat, "live")
+
+    asyncio.run(story())
+
+
+def test_a_session_that_is_taken_up_again_shows_the_last_view_meanwhile(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("LIVE", "attic-mini")
+            node.withhold("cluster", "models")
+            node.drop()
+            await seat.until_shows("RESUME", "attic-mini")
+            await check_frames(seat, "resuming")
+            node.release()
+            await seat.until_shows("LIVE")
+
+    asyncio.run(story())
+
+
+def test_silence_makes_it_stale_and_then_lost_and_nothing_old_looks_live(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("LIVE", "rack-a6k")
             node.stall()
             await seat.until_shows("STALE")
             await seat.until(lambda: seat.app.screen.has_class("stale"))
-            check_frame(frame_name("stale", size), await seat.settled())
+            await check_frames(seat, "stale")
             node.close()
             await seat.until_shows("LOST", "no node answers", "retry 2 in")
-            check_frame(frame_name("lost", size), await seat.settled())
+            await check_frames(seat, "lost")
             await seat.press("x")
             await seat.until_shows("not while the link is lost")
 
@@ -101,7 +130,7 @@ def test_another_version_is_named_with_both_and_the_remedy(
         node.version = 9
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("NODE INCOMPATIBLE", "version 9", "this program 1")
-            check_frame("state-incompatible-80x24", await seat.settled())
+            await check_frames(seat, "incompatible")
 
     asyncio.run(story())
 
@@ -111,7 +140,7 @@ def test_a_refused_key_is_named_with_its_source(tmp_path: Path) -> None:
         with ScriptedSession(api_key="skulk-aaaaaaaa-" + "b" * 32) as node:
             async with a_seat(node.url, tmp_path) as seat:
                 await seat.until_shows("NO ACCESS", "key from none")
-                check_frame("state-denied-80x24", await seat.settled())
+                await check_frames(seat, "denied")
 
     asyncio.run(story())
 
@@ -131,7 +160,7 @@ def test_what_the_cluster_says_of_itself_is_a_word_in_the_status_row(
         node.rows("cluster", {"cluster": den_head(**changes)})
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("LIVE", words)
-            check_frame(f"state-{state}-80x24", await seat.settled())
+            await check_frames(seat, state)
 
     asyncio.run(story())
 
@@ -142,12 +171,17 @@ def test_a_slow_feed_pause_and_read_only_are_words_too(
     async def story() -> None:
         async with a_seat(node.url, tmp_path, is_readonly=True) as seat:
             await seat.until_shows("LIVE", "RO")
+            await check_frames(seat, "read-only")
+            await seat.resize(80, 24)
             node.feed("summary")
             await seat.until_shows("SUMMARY FEED")
+            await check_frames(seat, "coalesced")
             node.feed("full")
             await seat.until(lambda: "SUMMARY" not in seat.text)
             await seat.press("p")
             await seat.until_shows("PAUSED")
+            await check_frames(seat, "paused")
+            await seat.resize(80, 24)
             node.rows("cluster", {"cluster": den_head(ready=9)})
             await seat.until_shows("9 ready")
             await seat.press("p")
