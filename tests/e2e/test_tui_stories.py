@@ -1,7 +1,8 @@
 """Operators' stories: `skulk tui` on a terminal, in front of three real nodes.
 
 The nodes are shared by the stories, and each takes back what it has changed; a story that kills or
-removes a node has nodes of its own.
+removes a node has nodes of its own. Numbers in brackets are rows of the acceptance list for the
+terminal interface.
 """
 
 import time
@@ -164,6 +165,7 @@ def test_a_node_that_is_killed_is_replaced_by_the_next_one_of_the_cluster(
 
 
 def test_what_one_operator_changes_the_other_sees_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    """[20]"""
     with (
         placed(cluster[0]) as instance_id,
         attached(tmp_path / "one", cluster[1]) as one,
@@ -196,14 +198,26 @@ def test_a_view_that_is_read_only_offers_no_change_and_makes_none(
         assert instance_id in instances(cluster[0])
 
 
-def test_a_key_that_may_only_read_is_offered_no_change(tmp_path: Path) -> None:
+def test_a_key_that_may_only_read_is_offered_no_change_and_is_refused_one(tmp_path: Path) -> None:
+    """[14]"""
     with Daemon(tmp_path / "den-01", arguments=("--name", "den-01")) as node:
+        changes = (
+            ("POST", "/place_instance"),
+            ("POST", "/v1/cluster/invite"),
+            ("DELETE", f"/v1/cluster/members/{node_id(node)}"),
+        )
         made = node.http.post("/v1/keys", json={"name": "tv", "scope": "read"}).json()
         assert node.http.put("/config", json={"cluster": {"loopback": "keyed"}}).is_success
         with attached(tmp_path / "operator", node, SKULK_API_KEY=made["key"]) as screen:
             screen.until_shows("RO", "1 alive")
             screen.type(":remove den-01\r")
             screen.until_shows("remove: the key may not")
+        key = {"authorization": f"Bearer {made['key']}"}
+        assert node.http.get("/state", headers=key).is_success
+        for method, path in changes:
+            refused = node.http.request(method, path, headers=key, json={})
+            assert (refused.status_code, path) == (403, path)
+            assert "request.forbidden" in refused.text
         with TuiProgram(tmp_path / "stranger", "--node", node.url) as screen:
             screen.until_shows("NO ACCESS", within_s=SHOWN_S)
             assert screen.leave() == 0

@@ -1,4 +1,7 @@
-"""The screen Chat: asking, reading, stopping, losing the link, and coming back to what was said."""
+"""The screen Chat: asking, reading, stopping, losing the link, and coming back to what was said.
+
+Numbers in brackets are rows of the acceptance list for the terminal interface.
+"""
 
 import asyncio
 import re
@@ -255,6 +258,8 @@ HOSTILE = (
 def test_hostile_text_is_shown_literally_and_moves_nothing(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
+    """[16]"""
+
     async def story() -> None:
         node.chat(
             HOSTILE, "\n\n", "| " + HOSTILE + " | b |\n|---|---|\n| 漢 | " + "w" * 300 + " |\n"

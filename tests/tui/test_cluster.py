@@ -1,4 +1,7 @@
-"""The screen Cluster against a scripted node: what it shows, and that the cursor holds objects."""
+"""The screen Cluster against a scripted node: what it shows, and that the cursor holds objects.
+
+Numbers in brackets are rows of the acceptance list for the terminal interface.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -68,6 +71,8 @@ def test_where_there_is_no_room_a_card_stands(
 def test_the_cursor_holds_its_node_through_changes_and_a_dialog_does_too(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
+    """[12]"""
+
     async def story() -> None:
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("> attic-mini")
@@ -133,6 +138,8 @@ def test_a_filter_stays_visible_and_esc_takes_it_back(
 def test_hostile_names_are_shown_literally_and_aligned(
     node: ScriptedSession, tmp_path: Path, name: str
 ) -> None:
+    """[16]"""
+
     async def story() -> None:
         hostile = den_node(2, member=den_member(2, name=name))
         node.rows("cluster", {row_key("node", a_node_id(2)): hostile})
@@ -152,6 +159,8 @@ def test_hostile_names_are_shown_literally_and_aligned(
 
 
 def test_a_read_key_is_offered_nothing_that_changes(node: ScriptedSession, tmp_path: Path) -> None:
+    """[14]"""
+
     async def story() -> None:
         node.scope = "read"
         async with a_seat(node.url, tmp_path) as seat:

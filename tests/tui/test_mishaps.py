@@ -1,4 +1,7 @@
-"""Nothing ends the program but its operator: bugs in views and actions, floods, sizes, keys."""
+"""Nothing ends the program but its operator: bugs in views and actions, floods, sizes, keys.
+
+Numbers in brackets are rows of the acceptance list for the terminal interface.
+"""
 
 import asyncio
 import random
@@ -197,6 +200,8 @@ def test_no_keys_in_any_order_end_it(node: ScriptedSession, tmp_path: Path, seed
 
 
 def test_many_sizes_settle_on_the_last(node: ScriptedSession, tmp_path: Path) -> None:
+    """[19]"""
+
     async def story() -> None:
         sizes = random.Random(1)  # ruff: ignore[suspicious-non-cryptographic-random-usage]  seeded
         async with a_seat(node.url, tmp_path) as seat:
@@ -214,6 +219,8 @@ def test_many_sizes_settle_on_the_last(node: ScriptedSession, tmp_path: Path) ->
 def test_a_flood_of_log_lines_is_kept_within_its_bound_and_what_is_dropped_is_counted(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
+    """[6]"""
+
     async def story() -> None:
         async with a_seat(node.url, tmp_path, size=(100, 40)) as seat:
             await seat.until_shows("LIVE", "attic-mini")

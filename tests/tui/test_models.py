@@ -1,4 +1,7 @@
-"""The screen Models: plans while the operator asks, exactly the plan shown, phases, stopping."""
+"""The screen Models: plans while the operator asks, exactly the plan shown, phases, stopping.
+
+Numbers in brackets are rows of the acceptance list for the terminal interface.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -171,6 +174,8 @@ def test_placing_shows_the_same_figures_and_sends_exactly_the_plan_shown(
 def test_a_plan_that_no_longer_holds_is_told_made_anew_and_nothing_is_applied(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
+    """[13]"""
+
     async def story() -> None:
         now = small_plan(4, context_tokens=8192)
         node.answer(
@@ -346,6 +351,8 @@ def test_place_as_a_command_waits_for_the_plan_and_asks(
 def test_the_cursor_and_a_dialog_hold_their_objects_while_rows_move(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
+    """[12]"""
+
     async def story() -> None:
         async with a_seat(node.url, tmp_path) as seat:
             await _go(seat, "> A one node  den-02")
@@ -373,6 +380,8 @@ def test_the_cursor_and_a_dialog_hold_their_objects_while_rows_move(
 def test_a_read_key_plans_and_is_offered_nothing_that_changes(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
+    """[14]"""
+
     async def story() -> None:
         node.scope = "read"
         node.rows("placements", {row_key("instance", an_instance_id(7)): small_instance("ready")})
@@ -396,6 +405,8 @@ def test_a_read_key_plans_and_is_offered_nothing_that_changes(
 def test_hostile_node_names_are_shown_literally_aligned_and_in_no_command(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
+    """[16]"""
+
     async def story() -> None:
         async with a_seat(node.url, tmp_path, size=(100, 24)) as seat:
             await _go(seat, "fits")

@@ -1,4 +1,7 @@
-"""Each state of link and cluster on the screen: a word for it, its reason, and what can be done."""
+"""Each state of link and cluster on the screen: a word for it, its reason, and what can be done.
+
+Numbers in brackets are rows of the acceptance list for the terminal interface.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -94,6 +97,8 @@ def test_silence_makes_it_stale_and_then_lost_and_nothing_old_looks_live(
 def test_a_link_that_comes_back_keeps_cursor_filter_and_messages(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
+    """[1]"""
+
     async def story() -> None:
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("> attic-mini")
