@@ -21,7 +21,7 @@ heard of for too long; said goodbye. Those that are `lost` or `left` return by t
 
 PublicKeyField = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """A CURVE public key, 32 bytes, in hexadecimal."""
-AddressField = Annotated[str, StringConstraints(pattern=r"^\S{1,255}:[0-9]{1,5}$")]
+AddressField = Annotated[str, StringConstraints(pattern=r"^\S+:[0-9]{1,5}$", max_length=261)]
 """`HOST:BASE` of a node's cluster ports; an IPv6 host stands in brackets."""
 
 ConflictCode = Literal[

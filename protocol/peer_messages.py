@@ -239,7 +239,7 @@ class CallApi(FrozenModel):
 
     kind: Literal["call_api"] = "call_api"
     method: Literal["GET", "POST", "PUT", "DELETE"]
-    path: Annotated[str, StringConstraints(pattern=r"^/[^\s?#]{0,1023}$")]
+    path: Annotated[str, StringConstraints(pattern=r"^/[^\s?#]*$", max_length=1024)]
     query: Annotated[str, StringConstraints(max_length=4096)] = ""
     body: Annotated[bytes, Field(max_length=1 << 20)] = b""
     command_id: CommandIdField | None = None

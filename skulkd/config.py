@@ -23,8 +23,8 @@ API_PORT: Final = 52415
 SETTINGS_FILE: Final = "skulk.yaml"
 SETTINGS_FILE_MAX_BYTES: Final = 64 * 1024
 
-HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:\[\]%-]{1,253}$")]
-AddressText = Annotated[str, StringConstraints(pattern=r"^\S{1,400}$")]
+HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:\[\]%-]+$", max_length=253)]
+AddressText = Annotated[str, StringConstraints(pattern=r"^\S+$", max_length=400)]
 """Read by skulkd/cluster/addresses.py, where what is wrong with one is said."""
 NodeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
@@ -55,7 +55,7 @@ class Settings(FrozenModel):
     """Output budget of a request that names none."""
     max_concurrent_requests: Annotated[int, Field(ge=1, le=100_000)] = 1024
     """Requests that the API keeps open at a time; more are answered 503."""
-    cluster_address: Annotated[str, StringConstraints(pattern=r"^\S{1,300}$")] = str(
+    cluster_address: Annotated[str, StringConstraints(pattern=r"^\S+$", max_length=300)] = str(
         DEFAULT_BASE_PORT
     )
     """`BASE` or `HOST:BASE` of the three cluster ports; 0 picks once, and keeps the choice."""

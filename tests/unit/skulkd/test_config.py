@@ -127,3 +127,25 @@ def test_the_home_is_in_the_xdg_data_directory_unless_chosen() -> None:
         "/h/.local/share/skulk"
     )
     assert default_home({"HOME": "/h", "SKULK_HOME": "/elsewhere"}) == Path("/elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "longest"),
+    [
+        ("cluster_address", "h", 300),
+        ("peers", ["h"], 400),
+        ("allowed_hosts", ["h"], 253),
+    ],
+)
+def test_texts_are_taken_up_to_their_length_and_not_beyond(
+    key: str, value: str | list[str], longest: int
+) -> None:
+    def loaded(length: int) -> LoadedSettings:
+        text = "h" * length
+        return load(f"{key}: {text if isinstance(value, str) else [text]}\n")
+
+    assert getattr(loaded(longest).settings, key)
+    with pytest.raises(ConfigError):
+        loaded(longest + 1)
+    with pytest.raises(ConfigError):
+        load(f"{key}: {' a b' if isinstance(value, str) else ['a b']}\n")
