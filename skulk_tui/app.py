@@ -18,7 +18,7 @@ from skulk_tui.crashes import QuietApp
 from skulk_tui.frames import DataClock
 from skulk_tui.lines import Line
 from skulk_tui.screens.attaching import attach, use
-from skulk_tui.screens.dialogs import LEAVE, ChoiceDialog, Dialog, TextDialog
+from skulk_tui.screens.dialogs import LEAVE, ChoiceDialog, Dialog, ProbeDialog, TextDialog
 from skulk_tui.screens.roots import DETAILS, ROOT_VIEWS
 from skulk_tui.screens.seat_screen import SeatScreen
 from skulk_tui.screens.view import Handler, Values
@@ -167,6 +167,28 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
     async def edit_text(self, text: str) -> str | None:
         """Have a text edited in the operator's editor; None where that was left with an error."""
         return await edit_text(self, text, self.seat.state_dir)
+
+    async def probe_keys(self) -> None:
+        """Show keys as they arrive, until the operator has seen enough."""
+        await self.ask(ProbeDialog(self.seat.glyphs))
+
+    def turn_mouse(self, *, is_on: bool) -> None:
+        """Ask the terminal for the mouse, or leave it alone."""
+        turn = getattr(self._driver, "turn_mouse", None)
+        if turn is not None:
+            turn(is_on=is_on)
+
+    def picture(self) -> str:
+        """Give what is on the screen, as SVG."""
+        return self.export_screenshot(title="skulk")
+
+    def figures(self) -> Sequence[tuple[str, str]]:
+        """Give names and values of how the screen is drawn."""
+        return (
+            ("screen", f"{self.size.width}x{self.size.height}, theme {self.theme}"),
+            ("rate", f"{self._frames.hz:g} a second at most"),
+            ("backlog", f"{self.backlog} writes that the terminal has not taken"),
+        )
 
     async def choose(self, title: str, options: Sequence[Option]) -> str | None:
         """Let the operator choose by letter; None where nothing was chosen."""

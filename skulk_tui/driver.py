@@ -178,6 +178,13 @@ class SkulkDriver(LinuxDriver):
         if self._mouse:
             self.write("\x1b[?1000h\x1b[?1002h\x1b[?1006h")
 
+    def turn_mouse(self, *, is_on: bool) -> None:
+        """Ask the terminal for the mouse from now on, or leave it to the terminal."""
+        if not is_on:
+            self._disable_mouse_support()
+        self._mouse = is_on
+        self._enable_mouse_support()
+
     def _get_terminal_size(self) -> tuple[int, int]:
         """Ask the terminal; the original believes COLUMNS and LINES, which do not change."""
         try:

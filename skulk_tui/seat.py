@@ -56,6 +56,22 @@ class Shell(Protocol):
         """Have a text edited in the operator's editor; None where that was left with an error."""
         ...
 
+    async def probe_keys(self) -> None:
+        """Show keys as they arrive, until the operator has seen enough."""
+        ...
+
+    def turn_mouse(self, *, is_on: bool) -> None:
+        """Ask the terminal for the mouse, or leave it alone."""
+        ...
+
+    def picture(self) -> str:
+        """Give what is on the screen, as SVG."""
+        ...
+
+    def figures(self) -> Sequence[tuple[str, str]]:
+        """Give names and values of how the screen is drawn."""
+        ...
+
     async def choose(self, title: str, options: Sequence[Option]) -> str | None:
         """Let the operator choose by letter; None where nothing was chosen."""
         ...

@@ -40,6 +40,8 @@ class Wishes:
     theme: ThemeName | None = None
     is_ascii: bool = False
     is_readonly: bool = False
+    leaves_mouse: bool = False
+    """The mouse is left to the terminal."""
 
 
 def run_tui(
@@ -82,7 +84,7 @@ def run_tui(
     seat.clusters = clusters
     return run_app(
         app,
-        mouse=settings.mouse,
+        mouse=settings.mouse and not wishes.leaves_mouse,
         clock=seat.clock,
         state_dir=state_dir(environ),
         stderr=sys.stderr,

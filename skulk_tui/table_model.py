@@ -240,11 +240,11 @@ class TableModel:
         self.marks = set()
         return had_any
 
-    def sort_next(self) -> None:
-        """Sort by the next column, and after the last one in the order that rows come in."""
+    def sort(self, column: str = "") -> None:
+        """Sort by a column; without one by the next, and after the last as the rows come in."""
         keys: list[str | None] = [None, *(item.key for item in self.columns if item.is_sortable)]
         here = keys.index(self.sort_key) if self.sort_key in keys else 0
-        self.sort_key = keys[(here + 1) % len(keys)]
+        self.sort_key = column or keys[(here + 1) % len(keys)]
         self.is_reversed = False
         self._arrange()
 

@@ -27,6 +27,9 @@ def tui(
     ascii_only: Annotated[
         bool, typer.Option("--ascii", help="Draw with ASCII characters alone.")
     ] = False,
+    no_mouse: Annotated[
+        bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")
+    ] = False,
 ) -> int:
     """Operate the cluster from a full-screen terminal: nodes, models, chat, store, diagnostics."""
     with not_looked_for():
@@ -36,6 +39,7 @@ def tui(
             theme=theme_named(theme, "--theme") if theme else None,
             is_ascii=ascii_only,
             is_readonly=readonly,
+        leaves_mouse=no_mouse,
         )
         return run_tui(
             session.target,

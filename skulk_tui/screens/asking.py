@@ -11,7 +11,7 @@ from skulk_tui.registry import Action, Situation
 from skulk_tui.screens.copying import copyables
 from skulk_tui.screens.diag_rows import clock_of
 from skulk_tui.screens.dialogs import ChoiceDialog, ConfirmDialog, Dialog, TextDialog
-from skulk_tui.screens.help import help_lines
+from skulk_tui.screens.help import help_lines, topic_lines
 from skulk_tui.screens.view import Values
 from skulk_tui.seat import Seat
 from skulk_tui.widgets.pane import Pane, TablePane
@@ -118,9 +118,13 @@ class Asking:
         model = ref.shown if ref.kind == "instance" else ref.id
         await self._desk.perform(self._seat.registry.get("go.chat"), {"model": model})
 
-    async def help(self) -> None:
-        """Show what can be done here; Enter on a line does it."""
-        lines, ids = help_lines(self._seat.registry, self._desk.situation)
+    async def help(self, topic: str = "") -> None:
+        """Show what can be done here, or what there is about a topic; Enter on a line does it."""
+        registry, situation = self._seat.registry, self._desk.situation
+        if topic:
+            lines, ids = topic_lines(registry, situation, topic)
+        else:
+            lines, ids = help_lines(registry, situation)
         chosen = await self._ask(TextDialog("Help", lines, self._seat.glyphs, keys=ids))
         if chosen is not None:
             action = self._seat.registry.get(chosen)

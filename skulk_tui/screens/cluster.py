@@ -110,6 +110,7 @@ class ClusterView(View):
         return {
             "cluster.open": self._open,
             "cluster.logs": self._open,  # a node's own view has its log
+            "cluster.routes": lambda _: self._go_tab("overview"),
             "cluster.matrix": lambda _: self._go_tab("links"),
             "cluster.next_tab": lambda _: self._turn(1),
             "cluster.previous_tab": lambda _: self._turn(-1),

@@ -22,6 +22,7 @@ _INNER: Final = 72
 _OUTER_RATIO: Final = 0.96
 """Of the screen, at most, with the frame; as the theme has it."""
 _FRAME: Final = 4
+_PROBED: Final = 8
 _LOOK_EVERY_S: Final = 0.5
 """Whether what a dialog shows still holds; and before each key, whatever the time."""
 
@@ -257,6 +258,30 @@ class ChoiceDialog(Dialog):
 
     def _has_letter(self, key: str) -> bool:
         return any(option.key == key for option in self._options)
+
+
+@final
+class ProbeDialog(Dialog):
+    """Shows each key as it arrives here, through terminal and multiplexer; two Esc leave."""
+
+    def __init__(self, glyphs: GlyphSet) -> None:
+        self._seen: list[str] = []
+        super().__init__("Keys as they arrive", self._lines(), glyphs)
+
+    def _lines(self) -> Sequence[Line]:
+        hint = line(Span("esc esc", "accent"), " leaves; [tui.keymap] in config.toml takes names.")
+        seen: list[Line] = [line(span(key, "strong")) for key in self._seen[-_PROBED:]]
+        return [*(seen or [toned("press a key", "dim")]), EMPTY, hint]
+
+    def on_key(self, event: Key) -> None:
+        """Show it."""
+        if self.is_exit(event):
+            return
+        if event.key == "escape" and self._seen[-1:] == ["escape"]:
+            self.dismiss(None)
+            return
+        self._seen.append(event.key)
+        self.box.show(self._lines())
 
 
 @final

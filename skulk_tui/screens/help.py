@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from protocol.errors import ClientError
 from skulk_tui.lines import EMPTY, Line, Span, line, span
 from skulk_tui.registry import Action, Registry, Situation, form_of, is_allowed, key_name
 
@@ -29,6 +30,35 @@ def help_lines(
         lines.append(EMPTY)
         ids.append(None)
     return lines, ids
+
+
+def topic_lines(
+    registry: Registry, situation: Situation, topic: str
+) -> tuple[Sequence[Line], Sequence[str | None]]:
+    """Give all that a word is about, wherever it can be done: a topic, a command, a key, a title.
+
+    Raises:
+        ClientError: `client.usage`: nothing is about it.
+    """
+    wanted = topic.lower()
+    found = [
+        item
+        for item in registry.actions
+        if is_allowed(item, situation)
+        and (
+            wanted in {item.topic, item.command, item.id}
+            or wanted in f"{item.title} {item.effect}".lower()
+            or topic in {key_name(key) for key in registry.keys_of(item)}
+        )
+    ]
+    if not found:
+        topics = ", ".join(sorted({item.topic for item in registry.actions}))
+        raise ClientError(
+            "client.usage",
+            f"nothing is about {topic[:40]!r}",
+            remediation=f"Topics are {topics}; a command or a word does too.",
+        )
+    return [_line_of(item, registry) for item in found], [item.id for item in found]
 
 
 def _line_of(action: Action, registry: Registry) -> Line:

@@ -37,6 +37,5 @@ def row_handlers(moved: Moved) -> Mapping[str, Handler]:
         "rows.mark": in_table(TableModel.mark),
         "rows.mark_range": in_table(TableModel.mark_range),
         "rows.mark_all": in_table(TableModel.mark_all),
-        "rows.sort": in_table(TableModel.sort_next),
         "rows.reverse": in_table(TableModel.reverse),
     }

@@ -27,6 +27,7 @@ from skulk_tui.screens.dialogs import Dialog
 from skulk_tui.screens.moves import row_handlers
 from skulk_tui.screens.node_asking import node_handlers
 from skulk_tui.screens.notice import notice_lines, staleness
+from skulk_tui.screens.tools import tool_handlers
 from skulk_tui.screens.view import Handler, Values, View
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory, ViewStack
 from skulk_tui.seat import Seat
@@ -323,7 +324,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "move.previous_pane": lambda _: self._focus_next(-1),
             "prompt.command": lambda _: self.open_prompt("command"),
             "prompt.filter": self._filter,
-            "view.help": lambda _: self._asking.help(),
+            "view.help": lambda values: self._asking.help(values.get("topic", "")),
             "rows.actions": lambda _: self._asking.menu(),
             "rows.copy": lambda _: self._asking.copy(),
             "chat.with": lambda _: self._asking.chat_with(),
@@ -339,6 +340,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "view.readonly": self._readonly,
             **row_handlers(self._moved),
             **node_handlers(self.seat, self),
+            **tool_handlers(self.seat, self),
         }
 
     # ---- Going about ----

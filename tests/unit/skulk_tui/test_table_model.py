@@ -38,7 +38,7 @@ def test_the_cursor_stays_on_its_object_when_rows_are_sorted_anew_and_others_com
     model.move_to(1)
     model.set_rows([_row("a"), _row("c", 9), _row("b"), _row("d")])
     assert model.cursor == Ref(kind="node", id="c", name="c")
-    model.sort_next()
+    model.sort()
     model.reverse()
     assert model.cursor is not None
     assert model.cursor.id == "c"
@@ -131,7 +131,7 @@ def test_the_cursor_is_always_among_the_rows_shown() -> None:
         elif step == 2:
             model.set_filter(choose.choice(["", "1", "!2", "zzz"]))
         elif step == 3:
-            model.sort_next()
+            model.sort()
         else:
             model.reverse()
         height = choose.randrange(1, 20)
