@@ -4,9 +4,9 @@ import io
 import os
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TextIO, final
 from unittest import mock
 
 from skulk_tui.cli.main import run
@@ -34,7 +34,20 @@ class Ran:
 
 
 @contextmanager
-def _swapped(**streams: Stream) -> Generator[None]:
+def unread_pipe() -> Generator[TextIO]:
+    """Give the writing end of a pipe whose reader has gone."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = os.fdopen(writing, "w", buffering=1, encoding="utf-8")
+    try:
+        yield stream
+    finally:
+        with suppress(BrokenPipeError):  # of what is left in its buffer
+            stream.close()
+
+
+@contextmanager
+def _swapped(**streams: TextIO) -> Generator[None]:
     kept: dict[str, Any] = {name: getattr(sys, name) for name in streams}
     try:
         for name, stream in streams.items():
@@ -51,6 +64,7 @@ def skulk(
     stdin: str = "",
     terminals: frozenset[str] = frozenset(),
     environment: Mapping[str, str] | None = None,
+    stdout: TextIO | None = None,
 ) -> Ran:
     """Run one command line.
 
@@ -60,13 +74,14 @@ def skulk(
         stdin: What can be read there.
         terminals: Which of `stdin`, `stdout`, `stderr` say that they are terminals.
         environment: Further variables; HOME is a folder that does not exist.
+        stdout: Takes what it writes there, in place of the memory.
     """
     variables = {"HOME": "/nonexistent", "TERM": "xterm", **(environment or {})}
     if node is not None:
         variables["SKULK_NODE"] = node
     out = Stream(is_terminal="stdout" in terminals)
     err = Stream(is_terminal="stderr" in terminals)
-    streams = {"stdout": out, "stderr": err}
+    streams: dict[str, TextIO] = {"stdout": stdout or out, "stderr": err}
     streams["stdin"] = Stream(stdin, is_terminal="stdin" in terminals)
     with mock.patch.dict(os.environ, variables, clear=True), _swapped(**streams):
         code = run(arguments)

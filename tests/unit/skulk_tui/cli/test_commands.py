@@ -15,7 +15,7 @@ from protocol.session import TimelineEntry
 from skulk_tui.cli import bench_figures, cluster_records, operation_records, records
 from tests.support.builders import MODEL, NOW_MS, a_command_id, an_instance_id
 from tests.support.cluster_documents import SIX_WORDS, TOKEN_ID
-from tests.support.command_line import skulk
+from tests.support.command_line import skulk, unread_pipe
 from tests.support.fake_node import FakeNode, a_state_document, a_view, refusal
 from tests.support.scripted_session import ScriptedSession
 from tests.support.session_answers import refusal as scripted_refusal
@@ -253,6 +253,15 @@ def test_without_a_terminal_there_is_no_escape_sequence_anywhere(case: Case, url
     assert "\x1b" not in ran.out + ran.err
     assert "\r" not in ran.out + ran.err
     assert ran.out
+
+
+@ALL
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_reader_that_has_gone_is_no_error_of_any_verb(case: Case, url: str, form: str) -> None:
+    with unread_pipe() as stdout:
+        ran = skulk(*case.arguments, "-o", form, node=url, stdout=stdout)
+    assert ran.code in {0, case.code}, ran.err
+    assert "error" not in ran.err
 
 
 @ASKING
