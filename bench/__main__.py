@@ -35,6 +35,7 @@ BENCHES: Final = (
     "session",
     "tui",
     "tui_chat",
+    "tui_mishaps",
 )
 RESULTS: Final = ROOT / "bench" / "results"
 MARKS: Final = {"stretch": "green", "gate": "yellow", "missed": "red"}
