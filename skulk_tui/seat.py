@@ -18,6 +18,7 @@ from skulk_tui.clusters import SavedClusters
 from skulk_tui.flash import FlashLog
 from skulk_tui.glyphs import GlyphSet
 from skulk_tui.lines import Line
+from skulk_tui.node_history import NodeHistory
 from skulk_tui.registry import Registry
 from skulk_tui.session_link import SessionLink
 from skulk_tui.table_model import Ref
@@ -87,6 +88,8 @@ class Seat:
     glyphs: GlyphSet
     registry: Registry
     flash: FlashLog = field(default_factory=FlashLog)
+    history: NodeHistory = field(default_factory=NodeHistory)
+    """What nodes have told in the last minutes, where there is room to show it."""
     profile: str = ""
     is_protected: bool = False
     is_readonly: bool = False

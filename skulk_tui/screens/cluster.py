@@ -7,6 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
+from skulk_tui.lines import EMPTY, wrapped
 from skulk_tui.screens.cluster_rows import (
     NODE_COLUMNS,
     NODE_FACETS,
@@ -26,6 +27,7 @@ from skulk_tui.screens.cluster_tabs import (
     member_rows,
     stranger_lines,
 )
+from skulk_tui.screens.node_traces import trace_lines
 from skulk_tui.screens.view import Handler, Values, View
 from skulk_tui.seat import Seat
 from skulk_tui.table_model import Ref, TableModel
@@ -137,6 +139,11 @@ class ClusterView(View):
             self.nodes.redraw()
             self._show_strip()
 
+    def tick(self) -> None:
+        """Let the traces go on, where they are shown."""
+        if self.tab == "overview" and self.has_class("wide"):
+            self._show_strip()
+
     def on_values(self, values: Values) -> None:
         """Show the sub-tab that a command names."""
         for tab in TABS:
@@ -210,4 +217,8 @@ class ClusterView(View):
         attached = seat.view.hello.node_id if seat.view.hello else None
         title, state = strip_title(node, term=term, attached=attached)
         lines = node_strip(node, seat.view, seat.glyphs)
+        width = self.strip.size.width
+        if self.has_class("wide") and width:
+            traces = trace_lines(seat.history, node.member.node_id, seat.glyphs, width)
+            lines = [*traces, EMPTY, *(part for item in lines for part in wrapped(item, width))]
         self.strip.show(lines, title=title, state=state)

@@ -28,7 +28,7 @@ from skulk_tui.screens.moves import row_handlers
 from skulk_tui.screens.node_asking import node_handlers
 from skulk_tui.screens.notice import notice_lines, staleness
 from skulk_tui.screens.tools import tool_handlers
-from skulk_tui.screens.view import Handler, Values, View
+from skulk_tui.screens.view import WIDE, Handler, Values, View
 from skulk_tui.screens.view_stack import DetailFactory, RootFactory, ViewStack
 from skulk_tui.seat import Seat
 from skulk_tui.status_row import StatusFlags, status_row, tab_row
@@ -122,6 +122,8 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     def tick(self) -> None:
         """A second has passed: ages have grown."""
+        if self.size.width >= WIDE:
+            self.seat.history.look(self.seat.view, self.seat.now())
         if self.seat.paused_since is None or self._is_card:
             self._draw(lambda view: view.tick())
         self.redraw_rows()
