@@ -103,6 +103,11 @@ def token_id_of(entropy: bytes) -> TokenId:
     return TokenId("join-" + _letters(entropy, 8))
 
 
+def is_command_id(text: str) -> bool:
+    """Tell whether a text has the form of a command's id."""
+    return _COMMAND_ID.fullmatch(text) is not None
+
+
 def parse_command_id(text: str) -> CommandId:
     """Check a command or instance id that came from outside.
 

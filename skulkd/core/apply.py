@@ -23,13 +23,9 @@ from protocol.events import (
     CardAdded,
     CardRemoved,
     ClusterFounded,
-    DownloadEnded,
     Event,
     InstanceFailed,
-    InstancePlaced,
-    InstanceRemoved,
     InstanceRetried,
-    InstanceStopRequested,
     JoinTokenCreated,
     JoinTokenRevoked,
     MasterElected,
@@ -39,7 +35,6 @@ from protocol.events import (
     MemberLost,
     MemberRemoved,
     MemberReturned,
-    PlacementFailed,
     RunnerPhaseChanged,
     SequencedEvent,
     SettingsChanged,
@@ -78,16 +73,17 @@ def apply(state: ClusterState, sequenced: SequencedEvent) -> ClusterState:
         state: Folded from the log up to and with seq `sequenced.seq - 1`.
         sequenced: The next record.
     """
-    at_ms = max(state.at_ms, sequenced.at_ms)
-    changes = _changes(state, sequenced.event, at_ms)
-    changes["term"] = sequenced.term
-    changes["seq"] = sequenced.seq
+    term, seq, stamp_ms, command_id, event = sequenced
+    at_ms = max(state.at_ms, stamp_ms)
+    changes = _changes(state, event, at_ms)
+    changes["term"] = term
+    changes["seq"] = seq
     changes["at_ms"] = at_ms
     if not changes.get("is_minority_term", state.is_minority_term):
-        changes["settled_term"] = sequenced.term
-        changes["settled_seq"] = sequenced.seq
-    if sequenced.command_id is not None:
-        _remember(state, sequenced.command_id, sequenced, changes)
+        changes["settled_term"] = term
+        changes["settled_seq"] = seq
+    if command_id is not None:
+        _remember(state, command_id, sequenced, changes)
     return state.changed(changes)
 
 
@@ -111,34 +107,35 @@ def state_hash(state: ClusterState) -> Digest:
 
 
 def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
-    match event:
-        case RunnerPhaseChanged():
+    # By kind: asking each class in turn costs three times as much.
+    match event.kind:
+        case "runner_phase_changed":
             return _phase_changed(state, event)
-        case InstancePlaced():
+        case "instance_placed":
             return _with_instance(state, event.instance)
-        case InstanceFailed():
+        case "instance_failed":
             return _failed(state, event)
-        case InstanceRetried():
+        case "instance_retried":
             return _retried(state, event)
-        case InstanceStopRequested():
+        case "instance_stop_requested":
             return _changed_instance(state, event.instance_id, {"desired": "stopped"})
-        case InstanceRemoved():
+        case "instance_removed":
             return {"instances": _without(state.instances, event.instance_id)}
-        case PlacementFailed():
+        case "placement_failed":
             kept = (*state.placement_failures, event.failure)[-PLACEMENT_FAILURES_KEPT:]
             return {"placement_failures": kept}
-        case DownloadEnded():
+        case "download_ended":
             key = f"{event.outcome.node_id}/{event.outcome.model_id}"
             return {"downloads": {**state.downloads, key: event.outcome}}
         case (
-            MemberJoined()
-            | MemberLost()
-            | MemberLeft()
-            | MemberReturned()
-            | MemberRemoved()
-            | MemberFactsReported()
-            | JoinTokenCreated()
-            | JoinTokenRevoked()
+            "member_joined"
+            | "member_lost"
+            | "member_left"
+            | "member_returned"
+            | "member_removed"
+            | "member_facts_reported"
+            | "join_token_created"
+            | "join_token_revoked"
         ):
             return _member_changes(state, event, at_ms)
         case _:
@@ -334,7 +331,9 @@ def _remember(
     state: ClusterState, command_id: CommandId, sequenced: SequencedEvent, changes: Changes
 ) -> None:
     """Note what a command led to: its last event's position."""
-    result = CommandResult(command_id=command_id, term=sequenced.term, seq=sequenced.seq)
+    result = CommandResult.unchecked(
+        {"command_id": command_id, "term": sequenced.term, "seq": sequenced.seq}
+    )
     recent = state.recent_results
     if recent and recent[-1].command_id == command_id:
         changes["recent_results"] = (*recent[:-1], result)

@@ -14,20 +14,15 @@ from protocol.commands import (
     Command,
     CreateApiKey,
     CreateJoinToken,
-    PlaceInstance,
     RemoveCard,
     RemoveMember,
     ReportDownload,
     ReportFacts,
-    ReportFailure,
     ReportLeave,
     ReportLoss,
-    ReportPhase,
-    RetryInstance,
     RevokeApiKey,
     RevokeJoinToken,
     SettleTerm,
-    StopInstance,
 )
 from protocol.errors import ClusterError, RequestError, StoreError
 from protocol.events import (
@@ -74,29 +69,29 @@ def decide(
     Raises:
         SkulkError: A refusal; nothing has happened.
     """
-    match command:
-        case PlaceInstance():
+    match command.kind:
+        case "place_instance":
             return instance_decisions.place(
                 state, readings, command, now_ms=now_ms, now_s=now_s, unheard=unheard
             )
-        case StopInstance():
+        case "stop_instance":
             return instance_decisions.stop(state, command)
-        case RetryInstance():
+        case "retry_instance":
             return instance_decisions.retry(state, command)
-        case ReportPhase():
+        case "report_phase":
             return instance_decisions.report_phase(state, command, now_ms=now_ms)
-        case ReportFailure():
+        case "report_failure":
             return instance_decisions.report_failure(state, command, now_ms=now_ms)
-        case ReportDownload():
+        case "report_download":
             return _report_download(state, command, now_ms)
         case (
-            AdmitMember()
-            | ReportLoss()
-            | ReportLeave()
-            | RemoveMember()
-            | CreateJoinToken()
-            | RevokeJoinToken()
-            | SettleTerm()
+            "admit_member"
+            | "report_loss"
+            | "report_leave"
+            | "remove_member"
+            | "create_join_token"
+            | "revoke_join_token"
+            | "settle_term"
         ):
             return _decide_membership(state, command, now_ms)
         case _:

@@ -212,11 +212,10 @@ class FollowingTerm:
                 raise _bad_record(encoded.seq, f"it says term {record.term}, seq {record.seq}")
             try:
                 event = EVENT.validate_python(decode_values(record.event))
-                sequenced = sequenced_of(record, event)
-                # What caused it goes into the state, which takes no command id of another form.
-                state = apply(state, sequenced)
             except ValidationError as error:
                 raise _bad_record(encoded.seq, str(error)[:300]) from error
+            sequenced = sequenced_of(record, event)
+            state = apply(state, sequenced)
             placed.append((sequenced, state))
         return placed
 

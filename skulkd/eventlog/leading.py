@@ -425,8 +425,14 @@ class LeadingTerm:
     def _reply(
         self, command_id: CommandId, term: int, seq: int, durable: Durable, *, is_repeated: bool
     ) -> CommandReply:
-        return CommandReply(
-            command_id=command_id, term=term, seq=seq, durable=durable, repeated=is_repeated
+        return CommandReply.unchecked(
+            {
+                "command_id": command_id,
+                "term": term,
+                "seq": seq,
+                "durable": durable,
+                "repeated": is_repeated,
+            }
         )
 
     def _late(self) -> SkulkError:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, cast, final
 
 from protocol.codec import decode_trusted_values, encode_values
 from protocol.errors import ConfigError, ProtocolError
-from protocol.ids import ClusterId
+from protocol.ids import ClusterId, is_command_id
 from protocol.wire_checks import decode_bounded
 
 SCHEMA: Final = 1
@@ -157,7 +157,9 @@ def decode_body(body: bytes) -> JournalRecord:
         record = JournalRecord._make(fields)
         if (
             type(record.term) is type(record.seq) is type(record.at_ms) is int
-            and (record.cause is None or type(record.cause) is str)
+            and (
+                record.cause is None or (type(record.cause) is str and is_command_id(record.cause))
+            )
             and type(record.event) is bytes
         ):
             return record

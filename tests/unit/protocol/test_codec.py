@@ -182,3 +182,13 @@ def test_what_a_frame_may_hold_at_most_is_taken() -> None:
 def test_a_thread_may_decode_what_has_more_values() -> None:
     values = ((0,) * 40_000,) * 2
     assert decode_values(encode_values(values), max_values=None) == values
+
+
+def test_a_value_made_unchecked_is_the_same_as_one_that_was_checked() -> None:
+    checked = Inner(name="a", raw=b"b")
+    unchecked = Inner.unchecked({"name": "a", "raw": b"b"})
+    assert unchecked == checked
+    assert hash(unchecked) == hash(checked)
+    assert pack(unchecked) == pack(checked)
+    assert unchecked.model_fields_set == checked.model_fields_set
+    assert unchecked.model_copy(update={"name": "c"}) == Inner(name="c", raw=b"b")

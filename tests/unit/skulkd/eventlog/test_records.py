@@ -1,5 +1,6 @@
 import pytest
 
+from protocol.codec import encode_values
 from protocol.errors import ConfigError, ProtocolError
 from protocol.ids import cluster_id_of
 from skulkd.eventlog import records
@@ -12,14 +13,17 @@ from skulkd.eventlog.records import (
     SegmentHeader,
     SegmentScan,
     Snapshot,
+    decode_body,
     decode_header,
     decode_snapshot,
+    encode_body,
     encode_header,
     encode_record,
     encode_snapshot,
     has_record_behind,
     later_record_proves,
 )
+from tests.support.builders import a_command_id
 
 CLUSTER = cluster_id_of(b"cluster of records")
 HEADER = SegmentHeader(cluster_id=CLUSTER, first_seq=1, chain=ZERO_CHAIN)
@@ -138,3 +142,33 @@ def test_a_state_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(ProtocolError, match="a state of 5 bytes"):
         encode_snapshot(SNAPSHOT)
     assert MAX_STATE_BYTES > 4
+
+
+GOOD = JournalRecord(1, 2, 3, a_command_id(), b"event")
+
+
+def test_a_peers_record_comes_as_it_was_encoded() -> None:
+    assert decode_body(encode_body(GOOD)) == GOOD
+    assert decode_body(encode_body(GOOD._replace(cause=None))).cause is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        GOOD[:4],
+        (*GOOD, 1),
+        (1.0, *GOOD[1:]),
+        (1, True, *GOOD[2:]),
+        (1, 2, -1.5, *GOOD[3:]),
+        (1, 2, 3, b"bytes", b"event"),
+        (1, 2, 3, "abcdef-cause", b"event"),
+        (1, 2, 3, f"{GOOD.cause}\n", b"event"),
+        (1, 2, 3, None, "text"),
+        (1, 2, 3, None, ((((b"deep",),),),)),
+        {"term": 1},
+    ],
+)
+def test_a_peers_record_of_another_form_is_refused(fields: object) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode_body(encode_values(fields))
+    assert caught.value.code == "protocol.bad_frame"
