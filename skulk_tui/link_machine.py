@@ -174,6 +174,14 @@ class LinkMachine:
         )
 
     @property
+    def told(self) -> tuple[object, ...]:
+        """What of `view` people are told at once: all but when a frame was last heard."""
+        return (
+            self._word, self._since, self._index, self._addresses, self._node_name, self._n_failed,
+            self._retry_at, self._ratio, self._reason, self._remedy,
+        )  # fmt: skip
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """All known addresses; those of nodes attached to come first."""
         return self._addresses

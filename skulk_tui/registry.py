@@ -173,6 +173,12 @@ class Registry:
         for action_id, keys in (keymap or {}).items():
             if action_id in self._keys:
                 self._keys[action_id] = tuple(keys)
+        self._by_key: dict[str, list[Action]] = {}
+        for action in self.actions:
+            for key in dict.fromkeys(self._keys[action.id]):
+                self._by_key.setdefault(key, []).append(action)
+        self._hinted: tuple[Situation, tuple[tuple[str, str], ...]] | None = None
+        """The last key row, and where it was for: most frames ask for the same."""
 
     def get(self, action_id: str) -> Action:
         """Give an action by its id, which is one of ours."""
@@ -191,15 +197,16 @@ class Registry:
 
         The pane's comes before the view's, and that before one that works everywhere.
         """
-        found = [
-            action
-            for action in self.actions
-            if key in self._keys[action.id] and is_possible(action, situation)
-        ]
+        found = [action for action in self._by_key.get(key, ()) if is_possible(action, situation)]
         return max(found, key=lambda action: _closeness(action, situation), default=None)
 
     def hints(self, situation: Situation) -> tuple[tuple[str, str], ...]:
         """Give key and title for the key row, the most useful first."""
+        if self._hinted is None or self._hinted[0] != situation:
+            self._hinted = (situation, self._make_hints(situation))
+        return self._hinted[1]
+
+    def _make_hints(self, situation: Situation) -> tuple[tuple[str, str], ...]:
         shown = [
             action
             for action in self.actions

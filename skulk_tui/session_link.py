@@ -119,7 +119,7 @@ class SessionLink:
         self._machine = LinkMachine(
             target.addresses, randomness=randomness, now=clock.monotonic_s()
         )
-        self._told = self._machine.view
+        self._told = self._machine.told
         self._tasks = Tasks("session link", on_death=self._on_death)
         self._connection: Connection | None = None
         self._hello: NodeHello | None = None
@@ -393,9 +393,9 @@ class SessionLink:
                 case _:
                     assert_never(effect)
         self._set_timer()
-        view = replace(self._machine.view, last_frame_at=None)
-        if view != self._told:
-            self._told = view
+        told = self._machine.told
+        if told != self._told:
+            self._told = told
             self._on_change(_HEAD)
 
     def _set_timer(self) -> None:

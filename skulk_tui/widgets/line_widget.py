@@ -13,12 +13,13 @@ from typing import ClassVar, Final, get_args
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color
 from textual.events import Resize
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skulk_tui.lines import EMPTY, Line, Tone, cleaned, fit, toned
+from skulk_tui.lines import EMPTY, Line, Tone, cleaned, fit, toned, width_of
 
 _TONES: tuple[Tone, ...] = get_args(Tone)
 _FAILED: Final = toned("this could not be drawn; the log has the story", "bad")
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 class _Looks:
     """What tones look like in one widget, its theme and its focus."""
 
+    ground: Color
     usual: Mapping[Tone, Style]
     under_cursor: Mapping[Tone, Style]
 
@@ -71,7 +73,7 @@ class LineWidget(Widget):
         made = self._made(width, height)
         made += [fit(EMPTY, width)] * (height - len(made))
         cursor = self.cursor_line()
-        n_drawn = 0
+        changed: list[Region] = []
         for y, new in enumerate(made):
             old = self._lines[y] if y < len(self._lines) else None
             is_moved = (y == cursor) != (y == self._cursor_y)
@@ -79,10 +81,11 @@ class LineWidget(Widget):
                 continue
             self._strips.pop(y, None)
             start, end = (0, width) if old is None or is_moved else changed_cells(old, new, width)
-            self.refresh(Region(start, y, end - start, 1))
-            n_drawn += 1
+            changed.append(Region(start, y, end - start, 1))
         self._lines, self._cursor_y = tuple(made), cursor
-        return n_drawn
+        if changed:
+            self.refresh(*changed)
+        return len(changed)
 
     def _made(self, width: int, height: int) -> list[Line]:
         """Make the lines; a bug in one widget is told in its place, and the rest is drawn."""
@@ -105,9 +108,10 @@ class LineWidget(Widget):
         half of what a frame costs. Here there are none.
         """
         strips = [self.render_line(y) for y in crop.line_range]
-        if crop.column_span == (0, self.size.width):
-            return strips
-        return [strip.crop(*crop.column_span) for strip in strips]
+        if crop.x or any(strip.cell_length != crop.width for strip in strips):
+            # A part of it is shown, or it is about to be laid out for another size.
+            return [strip.crop_extend(crop.x, crop.right, self.rich_style) for strip in strips]
+        return strips
 
     def render_line(self, y: int) -> Strip:
         """Give one line as it goes to the terminal."""
@@ -118,32 +122,34 @@ class LineWidget(Widget):
             return strip
         # Not laid out yet, or taken away already: there may be no styles to draw with.
         if y >= len(self._lines) or not self.is_attached:
-            return self._filtered(Strip.blank(self.size.width, self.rich_style))
-        strip = self._strips[y] = self._filtered(self._draw(y))
+            blank = Strip.blank(self.size.width, self.rich_style)
+            return self._filtered(blank, self.background_colors[1])
+        strip = self._strips[y] = self._draw(y)
         return strip
 
     def _draw(self, y: int) -> Strip:
-        looks = self._find_looks()
+        looks, content = self._find_looks(), self._lines[y]
         styles = looks.under_cursor if y == self._cursor_y else looks.usual
-        return Strip(_segments(self._lines[y], styles), self.size.width)
+        return self._filtered(Strip(_segments(content, styles), width_of(content)), looks.ground)
 
-    def _filtered(self, strip: Strip) -> Strip:
+    def _filtered(self, strip: Strip, ground: Color) -> Strip:
         """Take away the colours that the terminal has not, or shall not show."""
         for line_filter in self.get_line_filters():
-            strip = strip.apply_filter(line_filter, self.background_colors[1])
+            strip = strip.apply_filter(line_filter, ground)
         return strip
 
     def _find_looks(self) -> "_Looks":
         if self._looks is None:
-            ground = self.rich_style
+            own = self.rich_style
             tones: Mapping[Tone, Style] = {
-                tone: ground + self.get_component_rich_style(f"tone--{tone}", partial=True)
+                tone: own + self.get_component_rich_style(f"tone--{tone}", partial=True)
                 for tone in _TONES
             }
             # Over the tones: their colours cannot be read on the cursor's ground.
             cursor = self.get_component_rich_style("cursor", partial=True)
             under: Mapping[Tone, Style] = {tone: style + cursor for tone, style in tones.items()}
-            self._looks = _Looks(usual=tones, under_cursor=under)
+            ground = self.background_colors[1]
+            self._looks = _Looks(ground=ground, usual=tones, under_cursor=under)
         return self._looks
 
     def notify_style_update(self) -> None:
