@@ -127,6 +127,8 @@ ErrorCode = Literal[
     "client.certificate_changed",
     "client.stream_cut",
     "client.service_failed",
+    "client.readonly",
+    "client.output_failed",
     "session.incompatible",
     "session.slow_reader",
     "session.deadline",

@@ -71,6 +71,7 @@ class NodeClient:
         deadline_s: When the whole command's budget ends, on that clock; None is no budget.
         user_agent: Name and version of the program.
         trust: Which certificates are believed; None is those that an authority vouches for.
+        before_change: Called before anything is sent that changes something; may refuse.
 
     A target with several addresses is asked at the first that answers, from then on at that one.
 
@@ -87,7 +88,9 @@ class NodeClient:
         deadline_s: float | None = None,
         user_agent: str = "skulk",
         trust: "TlsTrust | None" = None,
+        before_change: Callable[[], None] | None = None,
     ) -> None:
+        self._before_change = before_change
         self._target = target
         self._trust = trust
         self._clock = clock
@@ -124,6 +127,7 @@ class NodeClient:
         query: Query | None = None,
     ) -> AnswerT:
         """Ask for a change."""
+        self._permit(body)
         content = (body.model_dump_json(exclude_none=True) if body is not None else "{}").encode()
         return self._call("POST", path, kind, query=query, content=content)
 
@@ -131,12 +135,19 @@ class NodeClient:
         self, path: str, kind: type[AnswerT], body: FrozenModel, *, query: Query | None = None
     ) -> AnswerT:
         """Ask for something to be replaced."""
+        self._permit(body)
         content = body.model_dump_json(exclude_none=True).encode()
         return self._call("PUT", path, kind, query=query, content=content)
 
     def delete(self, path: str, kind: type[AnswerT], *, query: Query | None = None) -> AnswerT:
         """Ask for something to be taken away."""
+        self._permit(None)
         return self._call("DELETE", path, kind, query=query)
+
+    def _permit(self, body: FrozenModel | None) -> None:
+        # A body that only asks what would be done says so under this name on every route.
+        if self._before_change is not None and not getattr(body, "dry_run", False):
+            self._before_change()
 
     @contextmanager
     def stream(
@@ -377,6 +388,6 @@ def budget_spent() -> ClientError:
     """Say that `--timeout` ran out."""
     return ClientError(
         "client.timeout",
-        "the time given by --timeout ran out; what was asked for goes on",
-        remediation="Follow it with `skulk ps`.",
+        "the time given by --timeout ran out; work that has begun goes on",
+        remediation="Give it longer, or follow the work with `skulk ps`.",
     )

@@ -46,7 +46,7 @@ class Target:
     protect: bool = False
     """The profile wants every change asked about."""
     readonly: bool = False
-    """The profile wants nothing changed."""
+    """The profile, or SKULK_READONLY, wants nothing changed."""
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -125,6 +125,7 @@ def _at_node(
         api_key=api_key,
         key_rule=key_rule,
         insecure=insecure,
+        readonly=_wants_readonly(environ),
     )
 
 
@@ -146,8 +147,12 @@ def _at_profile(
         seeds=tuple(seeds),
         profile=name,
         protect=profile.protect,
-        readonly=profile.readonly,
+        readonly=profile.readonly or _wants_readonly(environ),
     )
+
+
+def _wants_readonly(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("SKULK_READONLY"))
 
 
 def parse_node_url(text: str, rule: str) -> str:

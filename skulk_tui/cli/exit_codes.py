@@ -57,6 +57,7 @@ _BY_CODE: Final[dict[ErrorCode, int]] = {
     "client.timeout": TIMEOUT,
     "client.insecure_key": REFUSED,
     "client.certificate_changed": REFUSED,
+    "client.readonly": REFUSED,
     "placement.no_fit": REFUSED,
     "placement.no_backend": REFUSED,
     "placement.no_node": REFUSED,

@@ -101,8 +101,8 @@ def main() -> None:
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        # What is left in the buffer would raise again at exit; nobody reads it.
+    except OSError:
+        # What is left in the buffer would raise again at exit; nobody reads it, or it was told.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

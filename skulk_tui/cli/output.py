@@ -4,12 +4,14 @@ stdout is data; everything that is told about it goes to stderr. rich is importe
 drawn, and yaml when YAML is written, not before.
 """
 
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any, Final, Literal, TextIO, final, get_args
 
+from protocol.errors import ClientError
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.formatting import strip_controls
 
@@ -167,9 +169,19 @@ class Output:
 
         Raises:
             BrokenPipeError: The reader has gone; the program then ends well.
+            ClientError: `client.output_failed`; a disk is full, for one.
         """
-        self._stream.write(text)
-        self._stream.flush()
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as wrong:
+            raise ClientError(
+                "client.output_failed",
+                f"standard output cannot be written: {wrong.strerror or wrong}",
+                remediation="Make room where it goes; what was asked for is done.",
+            ) from wrong
 
     def _draw(self, table: Table) -> str:
         from rich.cells import cell_len
@@ -211,16 +223,17 @@ class Output:
             )
         for line in range(1, len(table.rows) + 1):
             rich_table.add_row(*(Text(cells[index][line]) for index in widths))
+        drawn = io.StringIO()  # or rich would touch standard output, which may be out of order
         console = Console(
+            file=drawn,
             color_system="standard" if self._color else None,
             force_terminal=self._color,
             no_color=not self._color,
             width=_UNBOUNDED_WIDTH,
             legacy_windows=False,
         )
-        with console.capture() as captured:
-            console.print(rich_table)
-        return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+        console.print(rich_table)
+        return "".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines())
 
     def _cell(self, text: str) -> str:
         flat = text.replace("\n", " ").replace("\t", " ")

@@ -78,6 +78,8 @@ class Session:
     clock: WaitingClock
     started_s: float
     _clients: list[NodeClient] = field(default_factory=list[NodeClient])
+    _permitted: list[str] = field(default_factory=list[str])
+    """What has been agreed to."""
 
     @cached_property
     def form(self) -> OutputFormat:
@@ -204,7 +206,33 @@ class Session:
             clock=self.clock,
             deadline_s=self.deadline_s,
             trust=self.trust if has_tls else None,
+            before_change=self._before_change,
         )
+
+    def _before_change(self) -> None:
+        """Refuse a change, or ask about it, where the saved cluster or a variable wants that.
+
+        Raises:
+            ClientError: `client.readonly`, `client.usage`.
+        """
+        target = self.client.target
+        if target.readonly:
+            why = f"the cluster {target.profile} is saved as read-only"
+            if self.environ.get("SKULK_READONLY"):
+                why = "SKULK_READONLY is set"
+            raise ClientError(
+                "client.readonly",
+                f"nothing is changed: {why}",
+                remediation="Unset it, save the cluster anew, or look with `--dry-run`.",
+            )
+        if target.protect and not self._permitted:
+            if not self.can_prompt:
+                raise ClientError(
+                    "client.usage",
+                    f"{target.profile} is protected, and there is no terminal to ask at",
+                    remediation="Name its node: `--node URL`; or save it without --protect.",
+                )
+            self.confirm(f"Change the protected cluster {target.profile}?", yes=False)
 
     @property
     def asked_node(self) -> str | None:
@@ -237,6 +265,7 @@ class Session:
             ClientError: `client.usage` when nobody can be asked, or the answer is not yes.
         """
         if yes:
+            self._permitted.append(question)
             return
         if not self.can_prompt:
             raise ClientError(
@@ -248,6 +277,7 @@ class Session:
         self.stderr.flush()
         if self.stdin.readline().strip().lower() not in {"y", "yes"}:
             raise ClientError("client.usage", "nothing was done: the answer was not yes")
+        self._permitted.append(question)
 
     def ask_for_key(self) -> bool:
         """Ask a person for an API key and use it; False when nobody can be asked.

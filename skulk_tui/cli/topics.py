@@ -21,6 +21,7 @@ ENVIRONMENT: Final[dict[str, str]] = {
     "SKULK_COLOR": "auto, always or never, as --color takes it",
     "SKULK_TIMEOUT": "budget of a command, as --timeout takes it",
     "SKULK_NO_INPUT": "when set, no question is asked",
+    "SKULK_READONLY": "when set, nothing is changed: what would change something is refused",
     "SKULK_CONFIG_DIR": "directory of config.toml and keys"
     " [default: XDG_CONFIG_HOME/skulk, ~/.config/skulk]",
     "SKULK_STATE_DIR": "directory of crashes, copied text and names for completion "

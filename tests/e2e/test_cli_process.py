@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +97,23 @@ def test_a_closed_stream_is_no_bug(node: FakeNode, closed: str) -> None:
         check=False,
     )
     assert (process.returncode, process.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+@pytest.mark.parametrize("line", ["ps", "nodes -o name", "help exit-codes", "chat test/tiny hello"])
+def test_a_full_disk_is_told_in_three_lines(node: FakeNode, line: str) -> None:
+    process = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" {line} >/dev/full', SKULK],
+        stderr=subprocess.PIPE,
+        env=clean_environment({"SKULK_NODE": node.url}),
+        timeout=TIMEOUT_S,
+        check=False,
+        text=True,
+    )
+    assert process.returncode == 1
+    error, *more = process.stderr.splitlines()
+    assert error.startswith("error: standard output cannot be written: ")
+    assert len(more) <= 2
 
 
 def test_an_error_that_nobody_reads_still_has_its_exit_code() -> None:
