@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from protocol.cards import Compute, EngineName, ModelCard
-from protocol.data_frames import Frame
+from protocol.data_frames import Frame, TakeChunk
 from protocol.nodes import EngineFacts
 from protocol.tasks import ChatTask
 
@@ -97,11 +97,16 @@ class EngineClient(Protocol):
         """
         ...
 
-    def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
+    def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         """Serve one task: `Started`, ordered `Chunk`s, then exactly one `Finished` or `Failed`.
 
         The iterator raises nothing but `CancelledError`: failures are the `Failed` terminal.
         Closing it (`aclose`) or cancelling the consumer frees the engine's slot.
+
+        Args:
+            task: What to serve.
+            take: May be given chunks that arrive while the iterator is awaited, in their order
+                among all frames. What it raises comes out of the iterator.
         """
         ...
 

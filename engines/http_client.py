@@ -11,6 +11,7 @@ body by the caller's limit.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, cast, final
 
@@ -58,6 +59,21 @@ class HttpResponse:
         if self._connection is None:
             return b""
         return await self._connection.next_piece()
+
+    async def deliver(self, receiver: Callable[[bytes], bool]) -> None:
+        """Hand over the body as it arrives, in the read that brings it, until that is enough.
+
+        Args:
+            receiver: Gets every piece, b"" at the end; says False when it wants no more of them.
+                What it raises comes out of here.
+
+        Raises:
+            EngineError: As `next_piece`.
+        """
+        if self._connection is None:
+            receiver(b"")
+        else:
+            await self._connection.deliver(receiver)
 
     async def read_all(self, max_bytes: int) -> bytes:
         """Read the rest of the body.
@@ -222,6 +238,8 @@ class _Connection(asyncio.Protocol):
         self._keep_alive = False
         self._release_at_end = False
         self._waiter: asyncio.Future[None] | None = None
+        self._receiver: Callable[[bytes], bool] | None = None
+        """Who gets the body as it arrives, while somebody waits for the end of that."""
         self._n_arrivals = 0
         self._n_exchanges = 0
         self._quiet_timer: asyncio.TimerHandle | None = None
@@ -259,6 +277,29 @@ class _Connection(asyncio.Protocol):
             if self._failure is not None:
                 raise self._failure
             await self._wait()
+        return self._unread()
+
+    async def deliver(self, receiver: Callable[[bytes], bool]) -> None:
+        """Hand over bytes of the body until the receiver has enough; b"" at its end."""
+        while True:
+            if self._pieces:
+                if not receiver(self._unread()):
+                    return
+            elif self._state == "complete":
+                receiver(b"")
+                return
+            elif self._failure is not None:
+                raise self._failure
+            else:
+                self._receiver = receiver
+                try:
+                    await self._wait()
+                    if self._receiver is None:
+                        return
+                finally:
+                    self._receiver = None
+
+    def _unread(self) -> bytes:
         piece = self._pieces.popleft() if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._unread_bytes = 0
@@ -365,7 +406,8 @@ class _Connection(asyncio.Protocol):
             )
             self.cut("")
             return
-        self._wake()
+        if self._receiver is None or self._state != "body":
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.on_lost(self)
@@ -395,11 +437,28 @@ class _Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self._release_at_end:
             return
+        # Once whoever waits has been woken, what comes is for when it has run.
+        waiter = self._waiter
+        if self._receiver is not None and waiter is not None and not waiter.done():
+            self._hand_over(body, self._receiver, waiter)
+            return
         self._pieces.append(body)
         self._unread_bytes += len(body)
         if self._unread_bytes > MAX_UNREAD_BYTES and not self._is_paused and self._transport:
             self._is_paused = True
             self._transport.pause_reading()
+
+    def _hand_over(
+        self, body: bytes, receiver: Callable[[bytes], bool], waiter: asyncio.Future[None]
+    ) -> None:
+        try:
+            wants_more = receiver(body)
+        # ruff: ignore[blind-except]  it is raised where somebody waits, and not into the parser
+        except Exception as error:
+            waiter.set_exception(error)
+        else:
+            if not wants_more:
+                self._receiver = None
 
     def on_message_complete(self) -> None:
         if self._state != "body":

@@ -18,7 +18,7 @@ from engines.output.openai_stream import (
     error_frame,
     error_of_answer,
 )
-from protocol.data_frames import Frame
+from protocol.data_frames import Chunk, Frame, TakeChunk
 from protocol.errors import EngineError, SkulkError
 from protocol.tasks import ChatTask
 
@@ -112,10 +112,10 @@ class UpstreamClient:
             loading = _Loading()
         return LoadStatus(loaded=False, done_ratio=loading.progress, note="loading the model")
 
-    def chat(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
+    def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame, None]:
         """Serve one task; see `EngineClient.chat`."""
         if task.stream or task.logprobs is not None or not self._can_answer_whole:
-            return self._stream(task)
+            return self._stream(task, take)
         return self._whole_answer(task)
 
     async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
@@ -154,13 +154,15 @@ class UpstreamClient:
         """Cut all connections."""
         await self._http.close()
 
-    async def _stream(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
+    async def _stream(self, task: ChatTask, take: TakeChunk | None) -> AsyncGenerator[Frame, None]:
         decoder = StreamDecoder(task.logprobs or 0)
+        arrivals = _Arrivals(decoder, take)
         response: HttpResponse | None = None
         try:
             response = await self._accepted(task, is_stream=True)
             while not decoder.is_over:
-                for frame in decoder.feed(await response.next_piece()):
+                await response.deliver(arrivals)
+                for frame in arrivals.untaken:
                     yield frame
         except SkulkError as error:
             yield error_frame(error)
@@ -194,6 +196,33 @@ class UpstreamClient:
         if response.status == _NOT_SUPPORTED:
             raise EngineError("engine.unsupported", error.message)
         raise error
+
+
+@final
+class _Arrivals:
+    """From the bytes of a stream to who takes its chunks; what is not taken stops it for now.
+
+    Args:
+        decoder: Of the stream.
+        take: Who takes chunks, if anybody does.
+    """
+
+    def __init__(self, decoder: StreamDecoder, take: TakeChunk | None) -> None:
+        self._decoder = decoder
+        self._take = take
+        self.untaken: list[Frame] = []
+        """What came out of the bytes after which no more were wanted."""
+
+    def __call__(self, piece: bytes) -> bool:
+        """Take bytes; False once there are frames in `untaken`, which go before any other."""
+        frames = self._decoder.feed(piece)
+        take = self._take
+        for index, frame in enumerate(frames):
+            if take is None or type(frame) is not Chunk or not take(frame):
+                self.untaken = frames[index:]
+                return False
+        self.untaken = []
+        return True
 
 
 async def _whole(response: HttpResponse, max_bytes: int) -> bytes:

@@ -3,6 +3,7 @@
 Frames are tuples with fixed fields, and no model is built per token.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from protocol.errors import ErrorBody
@@ -67,3 +68,7 @@ class Failed(NamedTuple):
 
 Frame = Started | Chunk | Finished | Failed
 Terminal = Finished | Failed
+
+TakeChunk = Callable[[Chunk], bool]
+"""Gets a chunk where it arrives, which costs no task a turn. False when it will not have it now:
+then it comes out of the stream's iterator, as do all chunks where there is no `TakeChunk`."""

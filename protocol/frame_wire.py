@@ -61,6 +61,11 @@ def pack_chunk(chunk: Chunk) -> tuple[bytes, ...]:
     return (pack_frame(chunk),) if _is_short(chunk) else tuple(map(pack_frame, _pieces_of(chunk)))
 
 
+def pack_short(chunk: Chunk) -> bytes | None:
+    """Encode a chunk that is one frame; None for a long one, which is several."""
+    return pack_frame(chunk) if _is_short(chunk) else None
+
+
 def split(chunk: Chunk) -> tuple[Chunk, ...]:
     """Cut a long chunk, such as a whole answer, into several that say the same."""
     return (chunk,) if _is_short(chunk) else tuple(_pieces_of(chunk))

@@ -13,7 +13,7 @@ from typing import Final, Protocol, final
 from pydantic import ValidationError
 
 from protocol.control_api import CancelReply
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk
 from protocol.errors import ErrorBody, ErrorCode, RequestError, SkulkError, error_of
 from protocol.ids import CommandId, InstanceId, parse_command_id
 from protocol.instances import Instance
@@ -244,7 +244,12 @@ class ChatService:
     ) -> Reply:
         task = call.task
         answer = call.answer(self._now_s())
-        frames = self._frames(task, candidates)
+
+        def take(chunk: Chunk) -> bool:
+            answer.add(chunk)
+            return True
+
+        frames = self._frames(task, candidates, take)
         block = Interruptible(request.connection)
         self._open[task.command_id] = block
         try:
@@ -324,7 +329,7 @@ class ChatService:
         """Put events until the terminal; a bug ends the stream with its error."""
         task = stream.call.task
         log_command_id.set(task.command_id)
-        frames = self._frames(task, candidates)
+        frames = self._frames(task, candidates, stream.take)
         try:
             await _relay(frames, stream)
         except Exception:  # ruff: ignore[blind-except] - a bug must not leave the stream open
@@ -334,14 +339,14 @@ class ChatService:
             await frames.aclose()
 
     async def _frames(
-        self, task: ChatTask, candidates: tuple[Instance, ...]
+        self, task: ChatTask, candidates: tuple[Instance, ...], take: TakeChunk
     ) -> AsyncGenerator[Frame]:
         """Serve by the first candidate that admits the task; give exactly one terminal."""
         for index, instance in enumerate(candidates):
             is_last = index == len(candidates) - 1
             has_started = False
             self._count(instance.instance_id, 1)
-            frames = self._deps.inference.chat(instance.instance_id, task)
+            frames = self._deps.inference.chat(instance.instance_id, task, take)
             try:
                 async for frame in frames:
                     if isinstance(frame, Chunk):  # nearly all are
@@ -393,10 +398,19 @@ class _OpenStream:
     def __init__(self, call: ChatCall, kept: KeptStream, request: Request, created_s: int) -> None:
         self.call = call
         self.kept = kept
+        self._pace = kept.pace
         self.writer = call.stream(created_s)
         self._request = request
         self.producer: asyncio.Task[None] | None = None
         """Of a stream without a connection, whose end would end it."""
+
+    def take(self, chunk: Chunk) -> bool:
+        """Put a chunk where it arrives, unless it is to wait for the reader."""
+        # One that was ended from outside is over a moment before its task knows.
+        if self._pace.is_full or self.kept.ended_at_s is not None:
+            return False
+        self.kept.put_all(self.writer.chunk(chunk))
+        return True
 
     def fail(self, reason: SkulkError) -> None:
         """Make an error the last event, unless it is over."""

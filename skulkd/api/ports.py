@@ -15,7 +15,7 @@ from protocol.cluster_api import (
     LogsDocument,
 )
 from protocol.control_api import FoundModelView, FoundSource, StorageDocument, TransferStatus
-from protocol.data_frames import Frame
+from protocol.data_frames import Frame, TakeChunk
 from protocol.ids import CommandId, InstanceId, ModelId, NodeId
 from protocol.nodes import NodeHealth
 from protocol.peer_messages import ApiAnswer, CallApi, TermPair
@@ -28,11 +28,19 @@ from skulkd.api.cluster_look import ClusterLook
 class Inference(Protocol):
     """Takes tasks to the worker that serves an instance, wherever it is."""
 
-    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
+    def chat(
+        self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
+    ) -> AsyncGenerator[Frame]:
         """Serve one task: `Started`, `Chunk`s in order, then exactly one terminal.
 
         Nothing is raised but `CancelledError`; closing the iterator cancels the task and frees
         its slot. A terminal with `engine.busy` or `engine.gone` before `Started` may be retried.
+
+        Args:
+            instance_id: Of the instance that serves it.
+            task: What to serve.
+            take: May be given chunks behind `Started` that arrive while the iterator is awaited,
+                in their order among all frames. What it raises comes out of the iterator.
         """
         ...
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final, assert_never, final
 
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk
 from protocol.data_wire import (
     MAX_STREAMS,
     MAX_TASK_BYTES,
@@ -73,6 +73,8 @@ class _Stream:
     uploaded_bytes: int = 0
     """Acknowledged by the worker."""
     has_started: bool = False
+    take: TakeChunk | None = None
+    """Gets chunks that arrive while the client waits for them, once it is asked for any."""
     is_over: bool = False
     """Its terminal has arrived, or been made here."""
     waiter: asyncio.Future[None] | None = None
@@ -88,6 +90,26 @@ class _Stream:
         """Something has come that the client may wait for."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+    def pass_on(self, frames: tuple[Frame, ...]) -> int:
+        """Have the chunks among these taken where they arrive, up to what comes by the iterator.
+
+        Returns:
+            How many have been taken; they are the first.
+        """
+        take, waiter = self.take, self.waiter
+        if take is None or waiter is None or waiter.done() or self.arrived:
+            return 0
+        n_taken = 0
+        try:
+            for frame in frames:
+                if type(frame) is not Chunk or not take(frame):
+                    break
+                n_taken += 1
+        # ruff: ignore[blind-except]  it is raised where the client waits, and not into the link
+        except Exception as error:
+            waiter.set_exception(error)
+        return n_taken
 
     async def wait(self) -> None:
         """Wait for something to come."""
@@ -127,12 +149,14 @@ class ClusterInference:
         """How many tasks other nodes serve for this one now."""
         return len(self._streams)
 
-    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
+    def chat(
+        self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
+    ) -> AsyncGenerator[Frame]:
         """Serve one task; see `Inference`."""
         host = self._host_of(instance_id)
         if host is None or host == self._links.node_id:
-            return self._local.chat(instance_id, task)
-        return self._remote(host, instance_id, task)
+            return self._local.chat(instance_id, task, take)
+        return self._remote(host, instance_id, task, take)
 
     def cancel(self, command_id: CommandId) -> bool:
         """End a task with `request.cancelled`, wherever it runs; see `Inference`."""
@@ -179,7 +203,7 @@ class ClusterInference:
         return None if instance is None else instance.plan.shards[0].node_id
 
     async def _remote(
-        self, host: NodeId, instance_id: InstanceId, task: ChatTask
+        self, host: NodeId, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None
     ) -> AsyncGenerator[Frame]:
         if not self._links.is_up(host):
             reason = f"instance {instance_id} is on a node that cannot be reached now"
@@ -197,6 +221,7 @@ class ClusterInference:
             if not is_short:
                 await self._upload(stream, body)
             del body
+            stream.take = take
             while True:
                 while stream.arrived:
                     frames, n_bytes = stream.arrived.popleft()
@@ -299,10 +324,17 @@ class ClusterInference:
         if stream.n_bytes > stream.credit_bytes + _OVERDRAFT_BYTES:
             self._lose(stream, "it sends more than it was asked for")
             return
-        if not stream.has_started:
-            stream.has_started = any(isinstance(item, _BEGINNINGS) for item in message.frames)
-        stream.is_over = isinstance(message.frames[-1], _TERMINALS)
-        stream.arrived.append((message.frames, n_bytes))
+        frames = message.frames
+        stream.is_over = isinstance(frames[-1], _TERMINALS)
+        if stream.has_started:
+            n_taken = stream.pass_on(frames)
+            if n_taken == len(frames):
+                self._take(stream, n_bytes)
+                return
+            frames = frames[n_taken:]
+        else:
+            stream.has_started = any(isinstance(item, _BEGINNINGS) for item in frames)
+        stream.arrived.append((frames, n_bytes))
         stream.wake()
 
     def _lose(self, stream: _Stream, reason: str) -> None:

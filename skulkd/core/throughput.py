@@ -8,7 +8,7 @@ whose engine gives their exact number; until one has, a frame counts as one toke
 from collections import deque
 from typing import Final, final
 
-from protocol.data_frames import Finished, Frame
+from protocol.data_frames import Chunk, Finished, Frame, TakeChunk
 
 WINDOW_S: Final = 6.0
 """The rate is that of the last seconds."""
@@ -82,3 +82,15 @@ class Answer:
         if type(frame) is Finished:
             self._throughput.finish(n_frames=self._n_frames, n_tokens=frame.usage.completion_tokens)
         return frame
+
+    def counting(self, take: TakeChunk) -> TakeChunk:
+        """Count the chunks that somebody takes where they arrive."""
+
+        def counted(chunk: Chunk) -> bool:
+            is_taken = take(chunk)
+            if is_taken:
+                self._n_frames += 1
+                self._throughput.n_frames += 1
+            return is_taken
+
+        return counted

@@ -1,7 +1,8 @@
 """The worker's side of the data plane: serves tasks that API nodes of the cluster send.
 
-A stream runs in one task from its request to its terminal. It stops for want of credit, never for
-another stream; it ends when its API node cancels it, is gone, or no longer names it.
+A stream runs in one task from its request to its terminal, which most chunks do not wake: they are
+packed where they arrive. It stops for want of credit, never for another stream; it ends when its
+API node cancels it, is gone, or no longer names it.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final, Protocol, assert_never, final
 
-from protocol.data_frames import Chunk, Frame, Started
+from protocol.data_frames import Chunk, Frame, Started, TakeChunk
 from protocol.data_wire import (
     MAX_STREAMS,
     MAX_TASK_BYTES,
@@ -36,7 +37,7 @@ from protocol.errors import (
     RequestError,
     SkulkError,
 )
-from protocol.frame_wire import pack_chunk, pack_frame
+from protocol.frame_wire import pack_chunk, pack_frame, pack_short
 from protocol.ids import CommandId, InstanceId, NodeId
 from protocol.tasks import ChatTask
 from skulkd.cluster.data_link import MISSED_PULSES, PULSE_S, DataLinks
@@ -61,7 +62,9 @@ _KEPT_ENDED: Final = 4096
 class Served(Protocol):
     """What this node serves; the worker."""
 
-    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
+    def chat(
+        self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
+    ) -> AsyncGenerator[Frame]:
         """Serve one task; see `skulkd.api.ports.Inference`."""
         ...
 
@@ -248,7 +251,17 @@ class DataServer:
 
     async def _serve(self, stream: _Stream, task: ChatTask) -> None:
         queue, sender, links, peer = stream.frames, self._sender, self._links, stream.peer
-        frames = self._served.chat(stream.request.instance_id, task)
+
+        def take(chunk: Chunk) -> bool:
+            if queue.is_closed or queue.is_spent or links.is_full(peer):
+                return False
+            packed = pack_short(chunk)
+            if packed is None:
+                return False  # the credit may end between two of its frames
+            sender.put(queue, packed, is_urgent=False)
+            return True
+
+        frames = self._served.chat(stream.request.instance_id, task, take)
         try:
             async for frame in frames:
                 if type(frame) is Chunk:

@@ -39,6 +39,8 @@ class FrameQueue:
     n_messages: int = 0
     """Sent so far."""
     n_sent_bytes: int = 0
+    is_closed: bool = False
+    """Its terminal has been put, or nobody reads it any more."""
 
     def __post_init__(self) -> None:
         self.head = frames_head(self.stream)
@@ -80,10 +82,12 @@ class FrameSender:
     def end(self, queue: FrameQueue, error: ErrorBody) -> None:
         """End a stream with an error."""
         self.put(queue, pack_frame(Failed(error)), is_urgent=True)
+        queue.is_closed = True
 
     def drop(self, queue: FrameQueue) -> None:
         """Forget what waits of a stream."""
         queue.waiting, queue.waiting_bytes = [], 0
+        queue.is_closed = True
         self._unsent.pop(queue, None)
 
     def flush(self) -> None:

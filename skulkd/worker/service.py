@@ -16,7 +16,7 @@ from engines.registry import engine_of
 from protocol.cards import BackendTag, EngineName
 from protocol.clock import Clock
 from protocol.commands import ReportFacts, ReportPhase, RetryInstance
-from protocol.data_frames import Failed, Frame
+from protocol.data_frames import Failed, Frame, TakeChunk
 from protocol.errors import ErrorBody, RunnerError, error_of
 from protocol.events import SequencedEvent
 from protocol.ids import CommandId, InstanceId, ModelId, NodeId
@@ -199,14 +199,16 @@ class WorkerService:
         self._readings.start(self._tasks)
         self._tasks.start(self._run(), name="reconcile")
 
-    def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
+    def chat(
+        self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
+    ) -> AsyncGenerator[Frame]:
         """Serve one task; see `skulkd.api.ports.Inference`."""
         if self._tombstones.take(task.command_id, now=self._around.clock.monotonic_s()):
             return _only(_cancelled())
         serving = self._serving(instance_id)
         if serving is None:
             return _only(self._not_here(instance_id))
-        return serving.chat(task)
+        return serving.chat(task, take)
 
     async def count_tokens(self, instance_id: InstanceId, task: ChatTask) -> int:
         """Count a task's prompt; see `skulkd.api.ports.TokenCounts`."""

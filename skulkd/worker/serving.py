@@ -1,8 +1,8 @@
 """Serving the clients of one running engine: slots, streams, and how each stream ends.
 
-It lies in the path of every token: a frame passes through one generator and one await. A stream
-that has to end for a reason of ours (cancel, a dead engine, a stopping node) is woken in that
-await, and says the reason as its terminal.
+It lies in the path of every token: a chunk passes through one call where it arrives, another frame
+through one generator and one await. A stream that has to end for a reason of ours (cancel, a dead
+engine, a stopping node) is woken in that await, and says the reason as its terminal.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import TypeVar, final
 
 from engines.base import EngineClient
-from protocol.data_frames import Failed, Frame
+from protocol.data_frames import Failed, Frame, TakeChunk
 from protocol.errors import ErrorBody, SkulkError
 from protocol.ids import CommandId
 from protocol.tasks import ChatTask
@@ -100,7 +100,7 @@ class Serving:
         """Tasks that have not ended."""
         return len(self._streams)
 
-    async def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
+    async def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         """Serve one task; see `skulkd.api.ports.Inference`."""
         if task.command_id in self._streams:
             yield Failed(_doubled(task))
@@ -109,10 +109,12 @@ class Serving:
         admission: Admission | None = None
         frames: AsyncGenerator[Frame] | None = None
         terminal: Failed | None = None
-        passed = self.throughput.begin().passed
+        answer = self.throughput.begin()
+        passed = answer.passed
         try:
             admission = await stream.wait(self._slots.acquire(task))
-            frames = self._client.chat(admission.task)
+            counted = None if take is None else answer.counting(take)
+            frames = self._client.chat(admission.task, counted)
             while True:
                 yield passed(await stream.wait(anext(frames)))
         except StopAsyncIteration:

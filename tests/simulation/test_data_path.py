@@ -278,6 +278,45 @@ def test_a_slow_reader_holds_up_itself_and_nobody_else() -> None:
     run(story)
 
 
+def test_what_taking_a_chunk_raises_is_raised_to_the_client_and_ends_the_task() -> None:
+    async def story(net: DataNetwork) -> None:
+        api, worker = net.nodes
+
+        def take(chunk: Chunk) -> bool:
+            raise ValueError(chunk.text)
+
+        frames = api.inference.chat(an_instance_id(2), a_task(), take)
+        with pytest.raises(ValueError, match="word"):
+            async for _ in frames:
+                pass
+        await until(lambda: worker.worker.n_running == 0)
+        assert (await ask(api, 2, a_task(2))).code == "finished"
+
+    run(story)
+
+
+def test_a_chunk_that_is_not_taken_comes_by_the_iterator_in_its_place() -> None:
+    async def story(net: DataNetwork) -> None:
+        net.nodes[1].worker.script = Script(n_chunks=40, pause_s=0.001)
+        told: list[Chunk] = []
+        n_by_iterator = 0
+
+        def take(chunk: Chunk) -> bool:
+            is_taken = len(told) % 3 != 0
+            if is_taken:
+                told.append(chunk)
+            return is_taken
+
+        async for frame in net.nodes[0].inference.chat(an_instance_id(2), a_task(), take):
+            if isinstance(frame, Chunk):
+                told.append(frame)
+                n_by_iterator += 1
+        assert len(told) == 40
+        assert 0 < n_by_iterator < 40
+
+    run(story)
+
+
 def test_a_client_that_takes_nothing_gives_its_slot_up_after_ten_seconds() -> None:
     async def story(net: DataNetwork) -> None:
         api, worker = net.nodes

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, Usage
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Usage
 from protocol.errors import ErrorBody
 from protocol.events import SequencedEvent
 from protocol.ids import CommandId, InstanceId, NodeId
@@ -63,7 +63,9 @@ class ScriptedWorker:
         self._tombstones = Tombstones()
         self._clock = LoopClock(asyncio.get_running_loop())
 
-    async def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
+    async def chat(
+        self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
+    ) -> AsyncGenerator[Frame]:
         script = self.script
         if self._tombstones.take(task.command_id, now=self._clock.monotonic_s()):
             yield Failed(_cancelled())
@@ -82,7 +84,8 @@ class ScriptedWorker:
                 if ended.is_set():
                     yield Failed(_cancelled())
                     return
-                yield frame
+                if take is None or not isinstance(frame, Chunk) or not take(frame):
+                    yield frame
         finally:
             self.n_running -= 1
             del self._open[task.command_id]
@@ -209,6 +212,12 @@ class Got:
     frames: list[Frame] = field(default_factory=list[Frame])
     at_s: list[float] = field(default_factory=list[float])
 
+    def take(self, frame: Frame) -> bool:
+        """Note a frame."""
+        self.frames.append(frame)
+        self.at_s.append(asyncio.get_running_loop().time())
+        return True
+
     @property
     def text(self) -> str:
         return "".join(frame.text for frame in self.frames if isinstance(frame, Chunk))
@@ -244,13 +253,12 @@ def a_task(number: int = 1, content: str = "hello") -> ChatTask:
 async def ask(
     node: DataNode, instance: int, task: ChatTask, got: Got | None = None, *, pause_s: float = 0.0
 ) -> Got:
-    """Ask as a client does that takes a pause after each frame."""
+    """Ask as a client does that takes a pause after each frame, or takes chunks as they arrive."""
     told = got or Got()
-    frames = node.inference.chat(an_instance_id(instance), task)
+    frames = node.inference.chat(an_instance_id(instance), task, None if pause_s else told.take)
     try:
         async for frame in frames:
-            told.frames.append(frame)
-            told.at_s.append(asyncio.get_running_loop().time())
+            told.take(frame)
             if pause_s:
                 await sleep(pause_s)
     finally:

@@ -24,7 +24,7 @@ from protocol.control_api import (
     StoredModelView,
     TransferStatus,
 )
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, Usage
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Usage
 from protocol.errors import ErrorBody, SkulkError, StoreError
 from protocol.events import Event, SequencedEvent
 from protocol.ids import (
@@ -263,10 +263,13 @@ class FakeInference:
         self.served: list[InstanceId] = []
         self.running: dict[CommandId, asyncio.Event] = {}
         self.n_closed_early = 0
+        self._n_chunks = 0
         self.cancelled: list[CommandId] = []
         self.counted: list[tuple[InstanceId, ChatTask]] = []
 
-    async def chat(self, instance_id: InstanceId, task: ChatTask) -> AsyncGenerator[Frame]:
+    async def chat(
+        self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
+    ) -> AsyncGenerator[Frame]:
         self.tasks.append(task)
         self.served.append(instance_id)
         cancelled = self.running[task.command_id] = asyncio.Event()
@@ -280,6 +283,11 @@ class FakeInference:
                         return
                     continue
                 is_over = isinstance(item, Finished | Failed)
+                if isinstance(item, Chunk):
+                    self._n_chunks += 1
+                    # Every other one, so that each test sees both ways.
+                    if take is not None and self._n_chunks % 2 == 0 and take(item):
+                        continue
                 yield item
         finally:
             del self.running[task.command_id]

@@ -14,7 +14,7 @@ from engines.base import (
     LoadStatus,
 )
 from protocol.cards import EngineName
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, Usage
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Usage
 from protocol.errors import EngineError, ErrorBody
 from protocol.tasks import ChatTask
 from skulkd.worker.launchers.base import ExitStatus
@@ -82,7 +82,7 @@ class SimulatedClient:
             raise EngineError("engine.request_failed", "the engine says that loading failed")
         return LoadStatus(loaded=process.is_loaded)
 
-    async def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
+    async def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         """Say `max_tokens` words."""
         await asyncio.sleep(_HOP_S)
         process = self._machine.listening(self._endpoint)
@@ -100,7 +100,9 @@ class SimulatedClient:
                 if not await self._next_token(process, index):
                     yield Failed(_gone())
                     return
-                yield Chunk(word(index))
+                chunk = Chunk(word(index))
+                if take is None or not take(chunk):
+                    yield chunk
             yield Finished("length", Usage(prompt_tokens=5, completion_tokens=n_tokens))
 
     async def _next_token(self, process: SimulatedProcess, index: int) -> bool:

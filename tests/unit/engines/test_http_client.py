@@ -182,6 +182,79 @@ def test_a_body_in_chunks_comes_as_it_arrives() -> None:
     assert play(story, [CHUNKED + b"3\r\nabc\r\n", OK]).n_connections == 1
 
 
+def test_a_body_is_handed_over_in_the_read_that_brings_it_until_that_is_enough() -> None:
+    got: list[bytes] = []
+
+    def takes_until_e(piece: bytes) -> bool:
+        got.append(piece)
+        return not piece.endswith(b"e")
+
+    async def story(client: HttpClient, peer: Peer) -> None:
+        response = await client.request("GET", "/")
+        delivering = asyncio.create_task(response.deliver(takes_until_e))
+        while got != [b"abc"]:
+            await asyncio.sleep(0.001)
+        peer.connections[0].transport.write(b"1\r\nd\r\n1\r\ne\r\n1\r\nf\r\n")
+        await delivering
+        assert got == [b"abc", b"d", b"e"]
+        peer.connections[0].transport.write(b"1\r\ng\r\n0\r\n\r\n")
+        await response.deliver(takes_until_e)
+        assert b"".join(got) == b"abcdefg"
+        assert got[-1] == b""
+        response.close()
+        assert await get(client) == b"hi"
+
+    assert play(story, [CHUNKED + b"3\r\nabc\r\n", OK]).n_connections == 1
+
+
+def test_a_body_that_breaks_off_while_it_is_handed_over_is_engine_gone() -> None:
+    async def story(client: HttpClient, peer: Peer) -> None:
+        response = await client.request("GET", "/")
+        delivering = asyncio.create_task(code_of(response.deliver(lambda _: True)))
+        await asyncio.sleep(0.01)
+        peer.connections[0].transport.close()
+        assert await delivering == "engine.gone"
+        response.close()
+
+    play(story, [CHUNKED])
+
+
+def test_what_a_receiver_raises_is_raised_to_whoever_waits() -> None:
+    def fails(piece: bytes) -> bool:
+        raise ValueError(piece)
+
+    async def story(client: HttpClient, peer: Peer) -> None:
+        response = await client.request("GET", "/")
+        delivering = asyncio.create_task(response.deliver(fails))
+        await asyncio.sleep(0.01)
+        peer.connections[0].transport.write(b"1\r\nd\r\n")
+        with pytest.raises(ValueError, match="d"):
+            await delivering
+        response.close()
+        while not peer.n_lost:
+            await asyncio.sleep(0.001)
+
+    play(story, [CHUNKED])
+
+
+def test_a_receiver_whose_wait_was_cancelled_gets_nothing_more() -> None:
+    got: list[bytes] = []
+
+    async def story(client: HttpClient, peer: Peer) -> None:
+        response = await client.request("GET", "/")
+        delivering = asyncio.create_task(response.deliver(lambda piece: bool(got.append(piece))))
+        await asyncio.sleep(0.01)
+        delivering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await delivering
+        peer.connections[0].transport.write(b"1\r\nd\r\n")
+        assert await response.next_piece() == b"d"
+        assert got == []
+        response.close()
+
+    play(story, [CHUNKED])
+
+
 def test_closing_in_mid_body_cuts_the_connection() -> None:
     async def story(client: HttpClient, peer: Peer) -> None:
         response = await client.request("GET", "/")

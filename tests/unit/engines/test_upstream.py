@@ -3,7 +3,7 @@ import json
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -11,18 +11,27 @@ import uvloop
 from engines.base import Endpoint, EngineStatistics, LoadStatus
 from engines.http_client import HttpTimeouts
 from engines.upstream import UpstreamClient
-from protocol.data_frames import Chunk, Failed, Finished, Frame
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started
 from protocol.errors import EngineError
 from protocol.tasks import ChatMessage, ChatTask
 from tests.support.builders import MODEL, a_command_id
 
 Answers = dict[str, tuple[int, object]]
-"""Status and JSON body by path; a path that is not there is 404."""
+"""Status and JSON body by path, or pieces that come in turn; a path that is not there is 404."""
 TASK = ChatTask(
     command_id=a_command_id(),
     model_id=MODEL,
     messages=(ChatMessage(role="user", content="hi"),),
     stream=False,
+)
+SPOKEN = tuple(
+    b"data: %b\n\n" % payload.encode()
+    for payload in (
+        '{"choices": [{"delta": {"role": "assistant", "content": null}}]}',
+        *(f'{{"choices": [{{"delta": {{"content": "{text}"}}}}]}}' for text in "abcd"),
+        '{"choices": [{"delta": {}, "finish_reason": "stop"}]}',
+        '{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 4}}',
+    )
 )
 WHOLE = {"choices": [{"finish_reason": "stop", "message": {"content": "Paris."}}]}
 
@@ -41,10 +50,19 @@ class _Peer(asyncio.Protocol):
         path = head.split()[1].decode()
         self._asked.append((path, json.loads(body) if body else None))
         status, answer = self._answers.get(path, (404, {"error": {"message": "no route"}}))
+        if isinstance(answer, tuple):
+            self._write_in_turn(cast("tuple[bytes, ...]", answer))
+            return
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self._transport.write(
             f"HTTP/1.1 {status} X\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
         )
+
+    def _write_in_turn(self, pieces: tuple[bytes, ...]) -> None:
+        self._transport.write(b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for number, piece in enumerate((*pieces, b"")):
+            chunk = b"%x\r\n%b\r\n" % (len(piece), piece)
+            asyncio.get_running_loop().call_later(0.002 * number, self._transport.write, chunk)
 
 
 def play(
@@ -66,10 +84,12 @@ def play(
                 HttpTimeouts(quiet_s=5.0),
                 can_answer_whole=can_answer_whole,
             )
-            await story(client)
-            await client.close()
-            server.close()
-            await server.wait_closed()
+            try:
+                await story(client)
+            finally:
+                await client.close()
+                server.close()
+                await server.wait_closed()
 
     uvloop.run(run())
     return asked
@@ -197,6 +217,44 @@ def test_a_whole_answer_becomes_frames() -> None:
         assert isinstance(frames[2], Finished)
 
     play(story, {"/v1/chat/completions": (200, WHOLE)})
+
+
+def test_chunks_that_are_not_taken_come_by_the_iterator_in_their_place() -> None:
+    told: list[Frame] = []
+
+    def take(chunk: Chunk) -> bool:
+        is_taken = chunk.text in "ac"
+        if is_taken:
+            told.append(chunk)
+        return is_taken
+
+    async def story(client: UpstreamClient) -> None:
+        by_iterator: list[Frame] = []
+        async for frame in client.chat(TASK.model_copy(update={"stream": True}), take):
+            by_iterator.append(frame)
+            told.append(frame)
+        assert [type(frame) for frame in told] == [Started, *[Chunk] * 4, Finished]
+        assert [frame.text for frame in told if isinstance(frame, Chunk)] == list("abcd")
+        assert [frame for frame in by_iterator if isinstance(frame, Chunk)] == [
+            Chunk("b"),
+            Chunk("d"),
+        ]
+
+    play(story, {"/v1/chat/completions": (200, SPOKEN)})
+
+
+def test_what_taking_a_chunk_raises_comes_out_of_the_iterator() -> None:
+    def take(chunk: Chunk) -> bool:
+        raise ValueError(chunk.text)
+
+    async def story(client: UpstreamClient) -> None:
+        frames = client.chat(TASK.model_copy(update={"stream": True}), take)
+        assert isinstance(await anext(frames), Started)
+        with pytest.raises(ValueError, match="a"):
+            async for _ in frames:
+                pass
+
+    play(story, {"/v1/chat/completions": (200, SPOKEN)})
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import pytest
 
 from engines.base import EngineStatistics, LoadStatus
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, Usage
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Usage
 from protocol.errors import ErrorBody
 from protocol.ids import ModelId
 from protocol.tasks import ChatMessage, ChatTask
@@ -26,11 +26,12 @@ class FakeEngine:
         self.may_finish = asyncio.Event()
         self.n_open = 0
 
-    async def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
+    async def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         self.n_open += 1
         try:
             yield Started(1)
-            yield Chunk(text="word")
+            if take is None or not take(Chunk(text="word")):
+                yield Chunk(text="word")
             await self.may_finish.wait()
             yield DONE
         finally:
@@ -77,6 +78,20 @@ def test_frames_pass_through_in_order_to_the_engines_own_terminal() -> None:
         serving = serving_of(engine)
         assert await collect(serving.chat(a_task())) == [Started(1), Chunk(text="word"), DONE]
         assert (serving.n_open, serving.slots.n_running) == (0, 0)
+
+    run(story)
+
+
+def test_chunks_that_are_taken_where_they_arrive_count_as_those_that_pass() -> None:
+    async def story() -> None:
+        engine = FakeEngine()
+        engine.may_finish.set()
+        serving = serving_of(engine)
+        taken: list[Frame] = []
+        frames = serving.chat(a_task(), lambda chunk: taken.append(chunk) is None)
+        assert await collect(frames) == [Started(1), DONE]
+        assert taken == [Chunk(text="word")]
+        assert serving.throughput.n_frames == 3
 
     run(story)
 

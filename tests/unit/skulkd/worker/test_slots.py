@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from engines.base import EngineStatistics, LoadStatus
-from protocol.data_frames import Frame
+from protocol.data_frames import Frame, TakeChunk
 from protocol.errors import EngineError, ErrorBody, SkulkError
 from protocol.ids import ModelId
 from protocol.tasks import ChatMessage, ChatTask
@@ -34,7 +34,7 @@ class CountingClient:
     async def load_status(self) -> LoadStatus:
         return LoadStatus(loaded=True)
 
-    def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
+    def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         raise AssertionError("slots do not chat")
 
     async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:

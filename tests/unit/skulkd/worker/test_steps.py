@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engines.base import Endpoint, EngineStatistics, LoadStatus
-from protocol.data_frames import Failed, Finished, Frame, Started, Usage
+from protocol.data_frames import Failed, Finished, Frame, Started, TakeChunk, Usage
 from protocol.errors import EngineError, ErrorBody, RunnerError, StoreError
 from protocol.tasks import ChatTask
 from skulkd.runtime.clock import LoopClock
@@ -33,7 +33,7 @@ class FakeClient:
     async def load_status(self) -> LoadStatus:
         return self.statuses.pop(0)
 
-    async def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
+    async def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         assert task.max_tokens == 1
         for frame in self.frames:
             yield frame

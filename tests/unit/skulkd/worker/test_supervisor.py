@@ -19,7 +19,7 @@ from engines.base import (
     LoadStatus,
 )
 from protocol.commands import Command, CommandReply, ReportFailure, ReportPhase
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, Usage
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Usage
 from protocol.errors import RunnerError
 from protocol.ids import CommandId, NodeId
 from protocol.instances import Phase
@@ -172,7 +172,7 @@ class FakeEngine:
         assert self.process is not None
         return LoadStatus(loaded=self.process.is_loaded)
 
-    async def chat(self, task: ChatTask) -> AsyncGenerator[Frame]:
+    async def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         await sleep(self.script.answer_s)
         yield Started(1)
         for _ in range(self.script.words if (task.max_tokens or 0) > 1 else 0):
