@@ -122,7 +122,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     def tick(self) -> None:
         """A second has passed: ages have grown."""
-        if self.size.width >= WIDE:
+        if self.size.width >= WIDE and self.seat.link.view.word == "live":
             self.seat.history.look(self.seat.view, self.seat.now())
         if self.seat.paused_since is None or self._is_card:
             self._draw(lambda view: view.tick())
