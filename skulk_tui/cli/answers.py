@@ -20,6 +20,7 @@ from protocol.placements import MemoryArithmetic, Plan, Refusal
 from skulk_tui.cli.records import (
     ArithmeticRecord,
     CandidateRecord,
+    CheckRecord,
     FailureRecord,
     ImportRecord,
     InstanceRecord,
@@ -124,6 +125,24 @@ def _node_record(
 
 def _is_about_membership(reason: HealthReasonView) -> bool:
     return reason.code.startswith("member.") or reason.code == "node.duplicate_identity"
+
+
+def check_record(node: NodeRecord) -> CheckRecord:
+    """Say how well a node is."""
+    levels = {reason.level for reason in node.reasons} | {node.health}
+    verdict = "well"
+    if "error" in levels:
+        verdict = "fails"
+    elif "warn" in levels or node.liveness != "alive":
+        verdict = "degraded"
+    return CheckRecord(
+        node_id=node.node_id,
+        name=node.name,
+        verdict=verdict,
+        liveness=node.liveness,
+        health=node.health,
+        reasons=node.reasons,
+    )
 
 
 def _reason(reason: HealthReasonView) -> ReasonRecord:

@@ -189,8 +189,12 @@ def show_cluster(session: Session) -> int | None:
     return None
 
 
-def list_members(session: Session) -> int | None:
+def list_members(session: Session, *, watch: WatchOption = False) -> int | None:
     """List the members: whether they are heard, by which link and address."""
+    if watch:
+        from skulk_tui.cli.watches import watch_members
+
+        return watch_members(session)
     cluster = _cluster(session)
     records = [member_record(member) for member in cluster.members]
     session.output.show(

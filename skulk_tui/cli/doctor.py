@@ -12,12 +12,12 @@ import typer
 from protocol.cluster_api import NodesDocument
 from protocol.errors import ClientError
 from skulk_tui.cli import exit_codes
-from skulk_tui.cli.answers import view_record
+from skulk_tui.cli.answers import check_record, view_record
 from skulk_tui.cli.output import Column, Listing, Table
-from skulk_tui.cli.records import CheckRecord, NodeRecord
+from skulk_tui.cli.records import CheckRecord
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.tables import reasons_table
-from skulk_tui.cli.verb import verb
+from skulk_tui.cli.verb import WatchOption, verb
 
 _ASK_PROGRAM_S: Final = 10.0
 _EXIT_CODES: Final = {"well": exit_codes.OK, "degraded": exit_codes.PARTIAL}
@@ -26,17 +26,23 @@ _ORDER: Final = ("well", "degraded", "fails")
 
 def add_doctor(app: typer.Typer) -> None:
     """Register the verb."""
-    verb(app, "doctor", examples=("skulk doctor", "skulk doctor --json | jq .items[].reasons"))(
-        doctor
-    )
+    verb(
+        app,
+        "doctor",
+        examples=("skulk doctor --watch", "skulk doctor --json | jq .items[].reasons"),
+    )(doctor)
 
 
-def doctor(session: Session) -> int | None:
+def doctor(session: Session, *, watch: WatchOption = False) -> int | None:
     """Check the health of all nodes, and say what to do about what is wrong.
 
     Exit code: 0 all is well, 6 something is only degraded, 1 something fails. With no node
     running on this machine, `skulkd doctor` checks the machine itself.
     """
+    if watch:
+        from skulk_tui.cli.watches import watch_checks
+
+        return watch_checks(session)
     try:
         nodes = session.client.get("/v1/nodes", NodesDocument)
     except ClientError as error:
@@ -46,13 +52,13 @@ def doctor(session: Session) -> int | None:
         session.narrate(f"{error.message}; checking this machine instead")
         return subprocess.run(program, check=False).returncode
     records = [view_record(node) for node in nodes.items]
-    checks = [_check(record) for record in records]
+    checks = [check_record(record) for record in records]
     session.output.show(
         Listing(
             kind="checks",
             seq=nodes.seq,
             items=checks,
-            tables=(_table(checks), reasons_table(records, has_notes=session.form == "wide")),
+            tables=(checks_table(checks), reasons_table(records, has_notes=session.form == "wide")),
             names=[check.name for check in checks if check.verdict != "well"],
         )
     )
@@ -60,24 +66,8 @@ def doctor(session: Session) -> int | None:
     return _EXIT_CODES.get(worst, exit_codes.FAILED)
 
 
-def _check(node: NodeRecord) -> CheckRecord:
-    levels = {reason.level for reason in node.reasons} | {node.health}
-    verdict = "well"
-    if "error" in levels:
-        verdict = "fails"
-    elif "warn" in levels or node.liveness != "alive":
-        verdict = "degraded"
-    return CheckRecord(
-        node_id=node.node_id,
-        name=node.name,
-        verdict=verdict,
-        liveness=node.liveness,
-        health=node.health,
-        reasons=node.reasons,
-    )
-
-
-def _table(checks: Sequence[CheckRecord]) -> Table:
+def checks_table(checks: Sequence[CheckRecord]) -> Table:
+    """One row per node."""
     return Table(
         (Column("NODE", least=8), Column("VERDICT"), Column("LIVENESS"), Column("HEALTH")),
         tuple((one.name, one.verdict, one.liveness, one.health) for one in checks),

@@ -8,12 +8,16 @@ from protocol.ids import NodeId
 from protocol.session import ClusterHead
 from skulk_tui.cli.answers import (
     Names,
+    check_record,
     instance_record,
     model_record,
     transfer_record,
     view_record,
 )
+from skulk_tui.cli.cluster_answers import member_record
+from skulk_tui.cli.cluster_records import MemberRecord
 from skulk_tui.cli.records import (
+    CheckRecord,
     HeadRecord,
     InstanceRecord,
     ModelRecord,
@@ -131,6 +135,40 @@ def _node(one: NodeRecord) -> str:
     # Their numbers never rest; the code stays for as long as the reason does.
     parts += [reason.code for reason in one.reasons if reason.level != "ok"]
     return ", ".join(parts)
+
+
+def members_of(view: ViewState) -> Picture:
+    """Give the members."""
+    records = [member_record(node.member) for node in view.nodes]
+    return {
+        ("members", one.node_id): Watched(
+            kind="members", name=one.name, record=one, said=_member(one)
+        )
+        for one in records
+    }
+
+
+def _member(one: MemberRecord) -> str:
+    parts = [one.liveness, f"{one.role}, master" if one.is_master else one.role]
+    if one.link is not None:
+        reason = f" ({one.link_reason})" if one.link_reason else ""
+        parts += [f"link {one.link}{reason}"]
+    return ", ".join(parts)
+
+
+def checks_of(view: ViewState) -> Picture:
+    """Give what is wrong with the nodes."""
+    records = [check_record(view_record(node)) for node in view.nodes]
+    return {
+        ("checks", one.node_id): Watched(kind="checks", name=one.name, record=one, said=_check(one))
+        for one in records
+    }
+
+
+def _check(one: CheckRecord) -> str:
+    reasons = [reason for reason in one.reasons if reason.level != "ok"]
+    liveness = () if one.liveness == "alive" else (one.liveness,)
+    return ", ".join([one.verdict, *liveness, *(reason.code for reason in reasons)])
 
 
 def instances_of(view: ViewState) -> Picture:

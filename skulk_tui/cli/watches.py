@@ -2,7 +2,16 @@
 
 from collections.abc import Sequence
 
-from skulk_tui.cli.answers import instance_record, model_record, transfer_record, view_record
+from skulk_tui.cli.answers import (
+    check_record,
+    instance_record,
+    model_record,
+    transfer_record,
+    view_record,
+)
+from skulk_tui.cli.cluster_answers import member_record
+from skulk_tui.cli.cluster_tables import members_tables
+from skulk_tui.cli.doctor import checks_table
 from skulk_tui.cli.output import Table
 from skulk_tui.cli.records import InstanceRecord, NodeRecord, StatusRecord
 from skulk_tui.cli.session import Session
@@ -16,8 +25,10 @@ from skulk_tui.cli.tables import (
 )
 from skulk_tui.cli.watched import (
     Picture,
+    checks_of,
     head_of,
     instances_of,
+    members_of,
     models_of,
     names_in,
     nodes_of,
@@ -53,6 +64,27 @@ def watch_nodes(session: Session) -> None:
         return (nodes_table(records), reasons_table(records, has_notes=has_notes))
 
     watch(session, Watch(topics=("cluster",), picture=nodes_of, tables=tables))
+
+
+def watch_members(session: Session) -> None:
+    """Follow the members and the links to them."""
+
+    def tables(view: ViewState) -> Sequence[Table]:
+        return members_tables([member_record(node.member) for node in view.nodes])
+
+    watch(session, Watch(topics=("cluster",), picture=members_of, tables=tables))
+
+
+def watch_checks(session: Session) -> None:
+    """Follow what is wrong with the nodes."""
+
+    def tables(view: ViewState) -> Sequence[Table]:
+        records = node_records_in(view)
+        checks = [check_record(record) for record in records]
+        has_notes = session.form == "wide"
+        return (checks_table(checks), reasons_table(records, has_notes=has_notes))
+
+    watch(session, Watch(topics=("cluster",), picture=checks_of, tables=tables))
 
 
 def watch_instances(session: Session) -> None:

@@ -117,6 +117,8 @@ _NOUNS: Final = {
     "instances": "instance",
     "transfers": "download",
     "models": "model",
+    "members": "member",
+    "checks": "node",
 }
 
 

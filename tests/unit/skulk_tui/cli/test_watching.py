@@ -109,6 +109,36 @@ def test_a_reading_that_never_rests_is_no_line_for_people(den: ScriptedSession) 
     assert sum(line.startswith("node den-02") for line in ran.out.splitlines()) == 1
 
 
+def test_members_are_told_of_with_their_links(den: ScriptedSession) -> None:
+    def meanwhile() -> None:
+        lost = den_member(
+            2, liveness="lost", presence="lost", link="refused", link_reason="nobody listens"
+        )
+        den.rows("cluster", {SECOND: den_node(2, member=lost)})
+        den.wait_for(lambda: "refused" in written())
+
+    ran = watched(den, "cluster", "members", "-w", meanwhile=meanwhile)
+    assert ran.code == 130
+    assert "member den-01: alive, full, master" in ran.out
+    assert "member den-02: lost, full, link refused (nobody listens)" in ran.out.splitlines()
+
+
+def test_the_doctor_tells_when_a_verdict_changes(den: ScriptedSession) -> None:
+    def meanwhile() -> None:
+        lost = den_member(2, liveness="lost", presence="lost")
+        den.rows("cluster", {SECOND: den_node(2, member=lost)})
+        den.wait_for(lambda: "den-02: degraded" in written())
+
+    ran = watched(den, "doctor", "--watch", meanwhile=meanwhile)
+    lines = ran.out.splitlines()
+    assert ran.code == 130
+    assert "node den-01: degraded, disk_low" in lines
+    assert [line for line in lines if "den-02" in line] == [
+        "node den-02: well",
+        "node den-02: degraded, lost",
+    ]
+
+
 def test_a_program_gets_an_object_a_line_and_a_bookmark_when_all_is_told(
     den: ScriptedSession,
 ) -> None:
