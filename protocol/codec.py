@@ -100,7 +100,7 @@ def decode_values(
         # By default no string, array or map may announce more items than the frame has bytes.
         values = (
             _unpackb(data, use_list=False, max_ext_len=0)
-            if max_values is None
+            if max_values is None or len(data) <= _SHORT_BYTES
             else decode_few_values(data, max_values=max_values)
         )
     except ValueError as error:
@@ -142,21 +142,19 @@ def _check(value: object, depth: int) -> None:
     """Refuse depth and the floats that are no numbers; str, int and bytes cost one comparison."""
     kind = type(value)
     if kind is dict:
-        fields = cast("dict[str, Any]", value)
-        if not _STRINGS.issuperset(map(type, fields)):
-            raise _bad_frame("a map has a key that is no string")
+        fields = cast("dict[Any, Any]", value)
+        for key in fields:
+            if type(key) is not str:
+                raise _bad_frame("a map has a key that is no string")
         children = fields.values()
     elif kind is tuple:
         children = cast("tuple[Any, ...]", value)
-    elif kind is float:
-        if not isfinite(cast("float", value)):
-            raise _bad_frame("a number is not finite")
-        return
-    elif kind in _LEAVES:
+    elif kind in _LEAVES or (kind is float and isfinite(cast("float", value))):
         return
     else:
         # An extension that is empty is within every limit on its length.
-        raise _bad_frame("a value has an extension type")
+        what = "a number is not finite" if kind is float else "a value has an extension type"
+        raise _bad_frame(what)
     if depth >= MAX_DEPTH:
         reason = f"values are nested deeper than {MAX_DEPTH}"
         raise _bad_frame(reason)
@@ -165,7 +163,6 @@ def _check(value: object, depth: int) -> None:
             _check(child, depth + 1)
 
 
-_STRINGS: Final = frozenset((str,))
 _LEAVES: Final = frozenset((str, int, bytes, bool, type(None)))
 
 

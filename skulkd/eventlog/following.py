@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from protocol.codec import decode_values
 from protocol.errors import ClusterError, ProtocolError, SkulkError
-from protocol.events import EVENT
+from protocol.events import EVENT, Event
 from protocol.peer_messages import (
     EventBatch,
     EventRange,
@@ -211,7 +211,7 @@ class FollowingTerm:
             if record.seq != encoded.seq or not state.term <= record.term <= self._term.number:
                 raise _bad_record(encoded.seq, f"it says term {record.term}, seq {record.seq}")
             try:
-                event = EVENT.validate_python(decode_values(record.event))
+                event: Event = EVENT.validator.validate_python(decode_values(record.event))
             except ValidationError as error:
                 raise _bad_record(encoded.seq, str(error)[:300]) from error
             sequenced = sequenced_of(record, event)

@@ -43,11 +43,12 @@ class RecentRecords:
 
     def extend(self, records: Iterable[EncodedRecord]) -> None:
         """Add the next records, in order."""
-        kept = self._records
+        kept, seq, chain, n_bytes = self._records, self.seq, self.chain, self._n_bytes
         for record in records:
-            kept[record.seq] = record
-            self._n_bytes += len(record.body)
-            self.seq, self.chain = record.seq, record.chain
+            seq, body, chain = record
+            kept[seq] = record
+            n_bytes += len(body)
+        self.seq, self.chain, self._n_bytes = seq, chain, n_bytes
         while self._n_bytes > self._max_bytes or len(kept) > MAX_KEPT:
             oldest = kept.pop(self._base_seq + 1)
             self._n_bytes -= len(oldest.body)
