@@ -1,6 +1,8 @@
 """`skulk logs` and `skulk events`: what a node, an engine and the cluster wrote down."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -17,7 +19,7 @@ from skulk_tui.cli.following import Follower
 from skulk_tui.cli.instances import find_instances
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing, plain
-from skulk_tui.cli.session import Session, terminal_width
+from skulk_tui.cli.session import Session, parse_duration, terminal_width
 from skulk_tui.cli.suggestions import node_ids_of
 from skulk_tui.cli.verb import verb
 from skulk_tui.cli.waiting import state_of
@@ -25,15 +27,62 @@ from skulk_tui.event_stream import ServerEvent
 from skulk_tui.formatting import one_line, shorten, strip_controls
 
 MAX_LINES: Final = 1000
+_LOG_LINES: Final = 100
+_EVENTS: Final = 20
 
 FollowOption = Annotated[
     bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
 ]
 
+LinesOption = Annotated[
+    int | None,
+    typer.Option("--lines", "-n", min=1, max=MAX_LINES, help="How many, from the end."),
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(metavar="DURATION", help="Only what came within the last 10m, 2h, 1d."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How much of a log is wanted.
+
+    Args:
+        lines: At most so many, from the end; None is as many as there are since `since_ms`.
+        since_ms: Nothing from before; None is no such bound.
+    """
+
+    lines: int | None
+    since_ms: int | None = None
+
+    @property
+    def to_ask(self) -> int:
+        """How many lines to ask for: when they came is known only once they are here."""
+        return MAX_LINES if self.lines is None or self.since_ms is not None else self.lines
+
+    def holds(self, at_ms: int | None) -> bool:
+        """Is something of that time wanted? What has no time is."""
+        return self.since_ms is None or at_ms is None or at_ms >= self.since_ms
+
+
+def window_of(session: Session, lines: int | None, since: str | None, *, usual: int) -> Window:
+    """Read the options of a verb that shows a log.
+
+    Raises:
+        ClientError: `client.usage`.
+    """
+    if since is None:
+        return Window(lines=usual if lines is None else lines)
+    before_ms = int(parse_duration(since, "--since") * 1000)
+    return Window(lines=lines, since_ms=session.clock.wall_ms() - before_ms)
+
 
 def add_log_verbs(app: typer.Typer) -> None:
     """Register the verbs."""
-    verb(app, "logs", examples=("skulk logs studio -n 50", "skulk logs my/model -f"))(show_logs)
+    verb(app, "logs", examples=("skulk logs studio --since 10m", "skulk logs my/model -f"))(
+        show_logs
+    )
     verb(app, "events", examples=("skulk events -n 20", "skulk events -f -o jsonl"))(show_events)
 
 
@@ -68,25 +117,29 @@ def show_logs(
     ] = None,
     *,
     follow: FollowOption = False,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", min=1, max=MAX_LINES, help="How many, from the end.")
-    ] = 100,
+    lines: LinesOption = None,
+    since: SinceOption = None,
     command: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Only the lines of one command, from the oldest on."),
     ] = None,
 ) -> int | None:
-    """Show the last lines of a node's log, or of an instance's engine, wherever it is."""
+    """Show the last lines of a node's log, or of an instance's engine, wherever it is.
+
+    What an engine writes has no time: `--since` leaves all of its lines in.
+    """
+    window = window_of(session, lines, since, usual=_LOG_LINES)
     command_id = None if command is None else parse_command_id(command)
     wanted = _Wanted() if target is None else _wanted(state_of(session), target)
     wanted = replace(wanted, command=command_id)
     if follow:
-        Follower(session, "/v1/logs", {**wanted.query(lines), "follow": "1"}).run(
-            lambda event: _write_page(session, event)
+        Follower(session, "/v1/logs", {**wanted.query(window.to_ask), "follow": "1"}).run(
+            lambda event: _write_page(session, event, window)
         )
         return None
-    page = session.client.get("/v1/logs", LogsDocument, query=wanted.query(lines))
-    records = [log_record(page, line) for line in page.lines]
+    page = session.client.get("/v1/logs", LogsDocument, query=wanted.query(window.to_ask))
+    records = _records(page, window)
+    records = records if window.lines is None else records[-window.lines :]
     if session.form in {"table", "wide"}:
         _write_lines(session, [log_text(record) for record in records])
     else:
@@ -127,11 +180,24 @@ def _wanted(state: StateDocument, target: str) -> _Wanted:
     return _Wanted(instance=view.instance_id)
 
 
-def _write_page(session: Session, event: ServerEvent) -> None:
+def _records(page: LogsDocument, window: Window) -> list[LogLineRecord]:
+    lines = [line for line in page.lines if window.holds(_ms(line.at))]
+    return [log_record(page, line) for line in lines]
+
+
+def _ms(at: str | None) -> int | None:
+    if at is None:
+        return None
+    with suppress(ValueError):
+        return int(datetime.fromisoformat(at).timestamp() * 1000)
+    return None
+
+
+def _write_page(session: Session, event: ServerEvent, window: Window) -> None:
     page = read_answer(LogsDocument, event.data.encode())
     if page.was_cut:
         session.narrate("some lines are missing: the log was capped")
-    records = [log_record(page, line) for line in page.lines]
+    records = _records(page, window)
     _write_each(session, records, [log_text(record) for record in records])
 
 
@@ -142,25 +208,28 @@ def show_events(
     session: Session,
     *,
     follow: FollowOption = False,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", min=1, max=MAX_LINES, help="How many, from the end.")
-    ] = 20,
+    lines: LinesOption = None,
+    since: SinceOption = None,
     after: Annotated[
         int | None, typer.Option(min=0, metavar="SEQ", help="Those after this seq instead.")
     ] = None,
 ) -> int | None:
     """Show what the cluster has decided: the events of its log, oldest first."""
+    window = window_of(session, lines, since, usual=_EVENTS)
+    is_from_end = after is None
     if after is None:
         last = session.client.get("/events", EventsDocument, query={"limit": "1"}).last_seq
-        after = max(0, last - lines)
+        after = max(0, last - window.to_ask)
     if follow:
         Follower(session, "/events", {"follow": "1", "after_seq": str(after)}).run(
-            lambda event: _write_event(session, event)
+            lambda event: _write_event(session, event, window)
         )
         return None
-    query = {"after_seq": str(after), "limit": str(lines)}
+    query = {"after_seq": str(after), "limit": str(window.to_ask)}
     document = session.client.get("/events", EventsDocument, query=query)
-    records = [event_record(view) for view in document.events]
+    records = [event_record(view) for view in document.events if window.holds(view.at_ms)]
+    if window.lines is not None:
+        records = records[-window.lines :] if is_from_end else records[: window.lines]
     if session.form in {"table", "wide"}:
         _write_lines(session, [_event_line(session, record) for record in records])
     else:
@@ -174,7 +243,8 @@ def show_events(
             )
         )
     if not records and not session.output.is_for_programs:
-        session.narrate(f"There is no event after seq {after}.")
+        what = f"after seq {after}" if since is None else f"of the last {since}"
+        session.narrate(f"There is no event {what}.")
     return None
 
 
@@ -186,11 +256,14 @@ def _event_line(session: Session, record: EventRecord) -> str:
     return shorten(one_line(text), terminal_width(session.environ))
 
 
-def _write_event(session: Session, event: ServerEvent) -> None:
+def _write_event(session: Session, event: ServerEvent, window: Window) -> None:
     if event.event == "state_replaced":
         session.narrate(f"the node began anew from a snapshot at seq {event.id}")
         return
-    record = event_record(read_answer(EventView, event.data.encode()))
+    view = read_answer(EventView, event.data.encode())
+    if not window.holds(view.at_ms):
+        return
+    record = event_record(view)
     _write_each(session, [record], [_event_line(session, record)])
 
 

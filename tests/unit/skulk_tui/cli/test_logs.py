@@ -1,10 +1,13 @@
 """`skulk logs` and `skulk events`: whose, how shown, and following."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
+from protocol.cluster_api import LogLineView
 from skulk_tui.cli import following
+from skulk_tui.clock import SystemClock
 from tests.support.builders import MODEL, a_node_id, an_instance_id
 from tests.support.cluster_documents import (
     a_page,
@@ -21,11 +24,91 @@ from tests.support.fake_node import Answer, FakeNode, a_state_document, an_endin
 pytestmark = pytest.mark.usefixtures("quick")
 
 LOGS = "/v1/logs"
+NOON_MS = 1_767_355_200_000
+"""2026-01-02 at noon."""
 EVENTS = "/events"
 
 
 def streamed(*pieces: bytes) -> Answer:
     return Answer(pieces=pieces, content_type="text/event-stream")
+
+
+@pytest.fixture
+def soon_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a minute after the first line and the first event."""
+
+    def wall_ms(_self: SystemClock) -> int:
+        return NOON_MS + 60_000
+
+    monkeypatch.setattr(SystemClock, "wall_ms", wall_ms)
+
+
+def stamp(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+
+
+# ---- Since when --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("soon_after")
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (("--since", "2m"), ["first", "second", "third"]),
+        (("--since", "45s"), ["second", "third"]),
+        (("--since", "2m", "-n", "1"), ["third"]),
+        (("--since", "10s"), []),
+    ],
+)
+def test_lines_from_before_are_left_out(
+    node: FakeNode, options: tuple[str, ...], shown: list[str]
+) -> None:
+    lines = tuple(
+        LogLineView(at=stamp(NOON_MS + 20_000 * index), message=word)
+        for index, word in enumerate(("first", "second", "third"))
+    )
+    node.on("GET", LOGS, a_page().model_copy(update={"lines": lines}))
+    ran = skulk("logs", *options, "-o", "name", node=node.url)
+    assert (ran.code, ran.out.split()) == (0, shown)
+    assert node.asked("GET", LOGS)[0].query["limit"] == ["1000"]
+
+
+@pytest.mark.usefixtures("soon_after")
+def test_what_an_engine_wrote_has_no_time_and_stays(node: FakeNode) -> None:
+    node.on("GET", LOGS, an_engine_page("loading tensors"))
+    assert skulk("logs", MODEL, "--since", "1s", node=node.url).out == "loading tensors\n"
+
+
+@pytest.mark.usefixtures("soon_after")
+def test_events_from_before_are_left_out(node: FakeNode) -> None:
+    old, new = (
+        an_event(seq).model_copy(update={"at_ms": NOON_MS + 30_000 * index})
+        for index, seq in enumerate((41, 42))
+    )
+    page = some_events(41, 42).model_copy(update={"events": (old, new)})
+    node.on("GET", EVENTS, page)
+    ran = skulk("events", "--since", "40s", "-o", "name", node=node.url)
+    assert (ran.code, ran.out) == (0, "42\n")
+    assert "no event of the last 1s" in skulk("events", "--since", "1s", node=node.url).err
+
+
+@pytest.mark.usefixtures("soon_after")
+def test_what_is_followed_begins_there_too(node: FakeNode) -> None:
+    lines = tuple(
+        LogLineView(at=stamp(NOON_MS + 20_000 * index), message=word)
+        for index, word in enumerate(("first", "second"))
+    )
+    page = a_page().model_copy(update={"lines": lines})
+    node.on("GET", LOGS, streamed(log_event(page), error_event("request.forbidden", "enough")))
+    ran = skulk("logs", "-f", "--since", "45s", "-o", "name", node=node.url)
+    assert "second" in ran.out
+    assert "first" not in ran.out
+
+
+def test_a_duration_that_is_none_is_refused_before_anything_is_asked(node: FakeNode) -> None:
+    for verb in ("logs", "events"):
+        assert skulk(verb, "--since", "yesterday", node=node.url).code == 2
+    assert node.seen == []
 
 
 # ---- Whose log ---------------------------------------------------------------------------------
