@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final, final
 
+from textual.app import App
 from textual.driver import Driver
 from textual.screen import Screen
 
@@ -71,13 +72,20 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
             driver_class=driver_class, ansi_color=True if theme in {"ansi", "mono"} else None
         )
         self.seat = seat
-        self._first_theme: ThemeName = theme
         self._frames = DataClock(data_hz)
         self._on_painted = on_painted
         self._seat_screen: SeatScreen | None = None
         seat.shell = self
+        self._begin_in(theme)
 
     # ---- Life ----
+
+    def _begin_in(self, theme: ThemeName) -> None:
+        """Choose the first colours before there is a widget: all styles are worked out once."""
+        for one in THEMES.values():
+            self.register_theme(one)
+        self.set_reactive(App.theme, THEMES[theme].name)
+        self.stylesheet.set_variables(self.get_css_variables())
 
     def get_default_screen(self) -> Screen[None]:
         """Give the one screen."""
@@ -85,10 +93,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         return self._seat_screen
 
     def on_mount(self) -> None:
-        """Choose the colours, say what is to be followed, and start the clocks."""
-        for theme in THEMES.values():
-            self.register_theme(theme)
-        self.theme = THEMES[self._first_theme].name
+        """Say what is to be followed, and start the clocks."""
         for topic in ROW_TOPICS:
             self.seat.link.subscribe(topic)
         self.set_interval(1.0 / _POLL_HZ, self._commit)

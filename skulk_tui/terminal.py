@@ -31,6 +31,8 @@ _LOCALE_VARIABLES: Final = ("LC_ALL", "LC_CTYPE", "LANG")
 _COERCED: Final = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})
 _PLAIN_LOCALES: Final = frozenset({"", "C", "POSIX"})
 _ESCAPE_DELAY_MS: Final = "25"
+_FRAMES_PER_S: Final = "120"
+"""At most; what asks for none costs none."""
 _RGB: Final = re.compile(
     rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})"
 )
@@ -114,12 +116,14 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
     """Set what Textual reads while it is imported; call it before.
 
     An empty NO_COLOR means nothing by its convention, and Textual takes it for a wish. Movement
-    nobody asked for costs bytes. A lone Esc is told from a sequence by a pause, which has to be
-    long only where a multiplexer sits between.
+    nobody asked for costs bytes. A key that comes just after new values were drawn is drawn with
+    the next frame, which therefore may follow sooner. A lone Esc is told from a sequence by a
+    pause, which has to be long only where a multiplexer sits between.
     """
     if not environ.get("NO_COLOR"):
         environ.pop("NO_COLOR", None)
     environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    environ.setdefault("TEXTUAL_FPS", _FRAMES_PER_S)
     if not _is_multiplexed(environ, environ.get("TERM", "").lower()):
         environ.setdefault("ESCDELAY", _ESCAPE_DELAY_MS)
 
