@@ -104,7 +104,7 @@ class Output:
         self.form: OutputFormat = form
         self._color = color
         self._width = width
-        self._is_ascii = (stream.encoding or "").lower() == "ascii"
+        self.is_ascii: bool = (stream.encoding or "").lower() == "ascii"
 
     @property
     def is_for_programs(self) -> bool:
@@ -155,13 +155,13 @@ class Output:
     def _json(
         self, value: object, *, indent: int | None = None, separators: tuple[str, str] | None = None
     ) -> str:
-        return json.dumps(value, ensure_ascii=self._is_ascii, indent=indent, separators=separators)
+        return json.dumps(value, ensure_ascii=self.is_ascii, indent=indent, separators=separators)
 
     def _yaml(self, value: object) -> str:
         import yaml
 
         return yaml.safe_dump(  # pyright: ignore[reportUnknownMemberType]  stubs leave one open
-            value, sort_keys=False, allow_unicode=not self._is_ascii, width=_UNBOUNDED_WIDTH
+            value, sort_keys=False, allow_unicode=not self.is_ascii, width=_UNBOUNDED_WIDTH
         )
 
     def write(self, text: str) -> None:

@@ -13,6 +13,7 @@ from skulk_tui.cli.session import Session
 from skulk_tui.cli.socket_owner import Owner, owner_of
 from skulk_tui.cli.verb import verb
 from skulk_tui.formatting import UNKNOWN, format_duration
+from skulk_tui.own_files import state_dir
 
 DISTRIBUTION: Final = "skulkd"
 
@@ -63,6 +64,7 @@ def show_info(session: Session) -> int | None:
     A node that does not answer is told, and is no failure.
     """
     from protocol.control_api import HealthDocument
+    from skulk_tui.cli.plan_notes import cache_dir
 
     health: HealthDocument | None = None
     problem: str | None = None
@@ -85,6 +87,12 @@ def show_info(session: Session) -> int | None:
         color=session.colors(session.stdout),
         timeout_s=session.timeout_s,
         problem=problem,
+        state_dir=str(state_dir(session.environ)),
+        cache_dir=str(cache_dir(session.environ)),
+        cluster=target.profile or None,
+        readonly=target.readonly,
+        protect=target.protect,
+        ascii=session.output.is_ascii,
         daemon_user=owner.name if owner else None,
         is_own_daemon=owner.is_me if owner else None,
     )
@@ -96,8 +104,12 @@ def show_info(session: Session) -> int | None:
             ("node's version", record.node_version or UNKNOWN),
             ("daemon of", "unknown" if owner is None else whose(owner)),
             ("API key from", record.api_key),
+            ("changes", _changes_text(record)),
             ("config", record.config_dir),
+            ("state", record.state_dir),
+            ("cache", record.cache_dir),
             ("colour", "yes" if record.color else "no"),
+            ("characters", "ASCII" if record.ascii else "UTF-8"),
             ("budget", format_duration(record.timeout_s)),
         ]
     )
@@ -105,3 +117,9 @@ def show_info(session: Session) -> int | None:
         Listing(kind="info", items=(record,), tables=(table,), names=(record.node,))
     )
     return None
+
+
+def _changes_text(record: InfoRecord) -> str:
+    if record.readonly:
+        return "refused: read-only"
+    return "asked about: protected" if record.protect else "allowed, as far as the API key goes"

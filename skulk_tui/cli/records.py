@@ -306,6 +306,17 @@ class InfoRecord:
     color: bool
     timeout_s: float | None
     problem: str | None
+    state_dir: str
+    """Crashes, copied text, names for completion."""
+    cache_dir: str
+    cluster: str | None
+    """The saved cluster that the node is of, where one was chosen."""
+    readonly: bool
+    """What would change something is refused."""
+    protect: bool
+    """Every change is asked about."""
+    ascii: bool
+    """Only ASCII characters are shown."""
     daemon_user: str | None
     """Whose daemon it is, on this machine, where that can be told."""
     is_own_daemon: bool | None

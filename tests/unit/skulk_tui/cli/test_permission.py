@@ -63,6 +63,15 @@ def test_a_variable_keeps_any_change_from_being_sent(line: tuple[str, ...], node
     assert ran.err.startswith("error: nothing is changed: SKULK_READONLY is set\n")
 
 
+def test_info_says_what_may_be_changed_and_of_which_cluster(node: FakeNode, tmp_path: Path) -> None:
+    saved = Saved(tmp_path, node, "protect")
+    (item,) = json.loads(saved.skulk("info", "--json").out)["items"]
+    assert (item["cluster"], item["protect"], item["readonly"]) == ("home", True, False)
+    assert "asked about: protected" in saved.skulk("info").out
+    told = skulk("info", node=node.url, environment={"SKULK_READONLY": "1"}).out
+    assert "refused: read-only" in told
+
+
 def test_asking_a_model_changes_nothing_that_is_protected(node: FakeNode, tmp_path: Path) -> None:
     assert Saved(tmp_path, node, "readonly").skulk("chat", MODEL, "What?").code == 0
 
