@@ -19,6 +19,7 @@ from tests.support.cluster import (
     stopped_process,
 )
 from tests.support.daemon import Daemon, wait_until
+from tests.support.patience import allowed_s
 from tests.support.scripted_models import MODEL, add_scripted_model, add_slow_talker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -152,7 +153,7 @@ def test_killing_the_worker_ends_its_streams_with_an_error(cluster: Cluster) -> 
         stream.read_to_end()
     assert stream.error is not None
     assert not stream.is_done, "a stream that was cut is never shown as complete"
-    assert time.monotonic() - killed_s < 5
+    assert time.monotonic() - killed_s < allowed_s(5)
 
 
 def test_killing_the_api_node_frees_its_slots(cluster: Cluster) -> None:
@@ -168,7 +169,9 @@ def test_killing_the_api_node_frees_its_slots(cluster: Cluster) -> None:
         killed_s = time.monotonic()
         door.kill()
         wait_until(lambda: in_flight(host, instance_id) == 0, timeout_s=10, what="slots freed")
-        assert time.monotonic() - killed_s < FREED_S + 1.5, "three seconds, and a reading's age"
+        assert time.monotonic() - killed_s < allowed_s(FREED_S + 1.5), (
+            "three seconds, and a reading's age"
+        )
     del watcher
 
 

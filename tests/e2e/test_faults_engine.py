@@ -15,6 +15,7 @@ import pytest
 from skulkd.core.breaker import BACKOFF_S
 from tests.support.chat_client import answer_text, ask, chat_stream
 from tests.support.daemon import Daemon, wait_until
+from tests.support.patience import allowed_s
 from tests.support.scripted_models import add_scripted_model, add_slow_talker
 from tests.support.shared_daemon import shared_daemon
 
@@ -68,7 +69,7 @@ def test_b26_a10_a_killed_engine_ends_its_streams_with_an_error_and_is_relaunche
         killed_at_s = time.monotonic()
         broken.read_to_end()
         assert broken.ended_at_s is not None
-        assert broken.ended_at_s - killed_at_s < 2
+        assert broken.ended_at_s - killed_at_s < allowed_s(2)
         assert not broken.is_done
         assert broken.error is not None
         assert broken.error["type"] == "server_error"
@@ -145,7 +146,7 @@ def test_b24_an_engine_that_exits_during_load_is_shown_with_code_and_last_lines(
     wait_until(
         lambda: daemon.instance(instance_id)["phase"] == "failed", timeout_s=5, what="failed"
     )
-    assert time.monotonic() - placed_at_s < 3
+    assert time.monotonic() - placed_at_s < allowed_s(3)
     failure = daemon.instance(instance_id)["failure"]
     assert failure["exitCode"] == 3
     assert failure["final"] is True

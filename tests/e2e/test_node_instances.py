@@ -13,6 +13,7 @@ import pytest
 from skulkd.worker.paths import worker_paths
 from tests.support.chat_client import answer_text, ask, chat_body, chat_stream
 from tests.support.daemon import Daemon, wait_until
+from tests.support.patience import allowed_s
 from tests.support.scripted_models import ENDLESS, add_scripted_model, add_slow_talker
 from tests.support.shared_daemon import shared_daemon
 
@@ -80,7 +81,7 @@ def test_a_stop_is_honoured_in_every_phase_and_twice(phase: str, node: Daemon) -
     assert stop(node, instance_id) == 202
     assert stop(node, instance_id) in {202, 404}
     wait_until(lambda: is_forgotten(node, instance_id), timeout_s=8, what="gone")
-    assert time.monotonic() - asked_at_s < 5
+    assert time.monotonic() - asked_at_s < allowed_s(5)
     assert stop(node, instance_id) == 404
     assert node.children() == []
 
@@ -144,7 +145,7 @@ def test_b26_stopping_an_instance_ends_its_streams_and_its_queue(node: Daemon) -
         assert stop(node, instance_id) == 202
         running.read_to_end()
         waiting.read_to_end()
-        assert time.monotonic() - asked_at_s < 2
+        assert time.monotonic() - asked_at_s < allowed_s(2)
         for stream in (running, waiting):
             assert not stream.is_done
             assert stream.error is not None
@@ -167,7 +168,7 @@ def test_a11_a_client_that_leaves_frees_its_slot(node: Daemon) -> None:
         wait_until(lambda: in_flight(node, instance_id) == 1, timeout_s=2, what="one in flight")
     left_at_s = time.monotonic()
     assert answer_text(ask(node, model, max_tokens=1)) == ENDLESS
-    assert time.monotonic() - left_at_s < 1.5
+    assert time.monotonic() - left_at_s < allowed_s(1.5)
     wait_until(lambda: in_flight(node, instance_id) == 0, timeout_s=1, what="none in flight")
     assert node.http.post(f"/v1/cancel/{command_id}").status_code == 404
 
@@ -244,7 +245,7 @@ def test_a08_the_head_and_the_command_id_come_before_the_first_token(node: Daemo
     began_s = time.monotonic()
     with chat_stream(node, model) as stream:
         assert stream.command_id
-        assert time.monotonic() - began_s < 1
+        assert time.monotonic() - began_s < allowed_s(1)
         stream.read_to_end()
         assert stream.is_done
     assert time.monotonic() - began_s >= 1.5

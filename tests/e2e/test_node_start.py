@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemon import SCRIPTS, Daemon, clean_environment, free_port, wait_until
+from tests.support.patience import allowed_s
 from tests.support.scripted_models import MODEL, add_scripted_model
 from tests.support.shared_daemon import shared_daemon
 
@@ -72,7 +73,7 @@ def test_b03_a_second_daemon_on_one_home_names_the_holder_and_touches_nothing(
     second = run_skulkd(daemon.home, "--api", str(free_port()))
     took_s = time.monotonic() - began_s
     assert f"process {daemon.pid}" in refusal_of(second, "config.home_locked")
-    assert took_s < 4, "2 s are promised on a machine that does nothing else"
+    assert took_s < allowed_s(4), "2 s are promised on a machine that does nothing else"
     assert listing(daemon.home) == before
     assert daemon.instance(instance_id)["phase"] == "ready"
     assert daemon.children()

@@ -22,6 +22,7 @@ from store.cards import to_toml
 from tests.support.chat_client import answer_text, ask, chat_body, chat_stream
 from tests.support.daemon import Daemon, wait_until
 from tests.support.package_index import PackageIndex, serving_index
+from tests.support.patience import allowed_s
 from tests.support.scripted_models import add_scripted_model, add_slow_talker
 from tests.support.wheel_builder import MEMBER, card_of, tiny_model, write_wheel
 
@@ -219,14 +220,14 @@ def test_b27_sigterm_ends_everything_that_is_open_in_time(
         first.read_to_end()
         queued.read_to_end()
         assert first.ended_at_s is not None
-        assert first.ended_at_s - asked_at_s < 2
+        assert first.ended_at_s - asked_at_s < allowed_s(2)
         assert queued.n_deltas == 0
         for stream in (first, queued):
             assert not stream.is_done
             assert stream.error is not None
             assert stream.error["code"] == "cluster.stopping"
         assert daemon.wait_exit(timeout_s=10) == 0
-    assert time.monotonic() - asked_at_s < 10
+    assert time.monotonic() - asked_at_s < allowed_s(10)
     assert [engine for engine in engines if not is_gone(engine)] == []
     with (
         pytest.raises(ConnectionRefusedError),
@@ -256,7 +257,7 @@ def test_b27_a_second_signal_ends_the_daemon_at_once(daemon: Daemon) -> None:
     daemon.process.send_signal(signal.SIGTERM)
     asked_at_s = time.monotonic()
     assert daemon.wait_exit(timeout_s=2) == 128 + signal.SIGTERM
-    assert time.monotonic() - asked_at_s < 1
+    assert time.monotonic() - asked_at_s < allowed_s(1)
     wait_until(lambda: all(map(is_gone, engines)), timeout_s=2, what="engines gone")
 
 
@@ -266,7 +267,7 @@ def test_b27_one_signal_is_enough_also_for_an_engine_that_ignores_its_own(daemon
     engines = daemon.children()
     asked_at_s = time.monotonic()
     assert daemon.stop() == 0
-    assert time.monotonic() - asked_at_s < 10
+    assert time.monotonic() - asked_at_s < allowed_s(10)
     assert [engine for engine in engines if not is_gone(engine)] == []
 
 
