@@ -18,6 +18,8 @@ from skulk_tui.cli.verb import before_any_verb, tell
 from skulk_tui.cli.verbs import LazyGroup
 
 _COMPLETION_VARIABLE = "_SKULK_COMPLETE"
+_ASKS_VERSION = frozenset({"--version", "-V"})
+"""What most programs understand, beside the verb."""
 
 
 def build_app() -> typer.Typer:
@@ -39,6 +41,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code; nothing escapes but SystemExit of completion."""
     # Typer reads how the options before the verb were meant, so help is asked for by its name.
     line = list(arguments) or ["--help"]
+    if line[0] in _ASKS_VERSION:
+        line[0] = "version"
     try:
         ended = build_app()(line, prog_name="skulk", standalone_mode=False)
     except typer.TyperException as wrong:

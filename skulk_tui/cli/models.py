@@ -340,7 +340,8 @@ def remove_models(
             raise unknown_value("a model", model, known, see="skulk models list")
         entries.append(entry)
     if dry_run:
-        session.output.show(outcomes_listing(*(_would_go(entry, on) for entry in entries)))
+        disk = session.client.get("/store/storage", ClusterStorage, query=_query(on))
+        session.output.show(outcomes_listing(*(_would_go(entry, on, disk) for entry in entries)))
         return None
     where = f" from {on}" if on is not None else ""
     session.confirm(f"Remove {', '.join(entry.id for entry in entries)}{where}?", yes=yes)
@@ -366,10 +367,21 @@ def remove_models(
     return several_exit_code(errors, len(entries))
 
 
-def _would_go(entry: ModelEntry, on: str | None) -> OutcomeRecord:
+def _would_go(entry: ModelEntry, on: str | None, disk: ClusterStorage) -> OutcomeRecord:
     is_imported = "custom" in entry.tags and on is None
-    outcome = "would be forgotten; its file stays" if is_imported else "would be removed"
-    return OutcomeRecord(target=entry.id, model_id=entry.id, outcome=outcome)
+    held = [item for item in disk.items if item.model_id == entry.id]
+    freed_bytes: int | None = None
+    if any(item.in_use for item in held):
+        outcome = "is in use; would be refused"
+    elif is_imported:
+        outcome = "would be forgotten; its file stays"
+    elif held:
+        outcome, freed_bytes = "would be removed", sum(item.size_bytes for item in held)
+    else:
+        outcome = "has no files there"
+    return OutcomeRecord(
+        target=entry.id, model_id=entry.id, outcome=outcome, freed_bytes=freed_bytes
+    )
 
 
 def _query(on: str | None) -> Query:

@@ -218,12 +218,13 @@ class Session:
         target = self.client.target
         if target.readonly:
             why = f"the cluster {target.profile} is saved as read-only"
+            remedy = "Save the cluster anew without --readonly"
             if self.environ.get("SKULK_READONLY"):
-                why = "SKULK_READONLY is set"
+                why, remedy = "SKULK_READONLY is set", "Unset it"
             raise ClientError(
                 "client.readonly",
                 f"nothing is changed: {why}",
-                remediation="Unset it, save the cluster anew, or look with `--dry-run`.",
+                remediation=f"{remedy}, or only look, with `--dry-run`.",
             )
         if target.protect and not self._permitted:
             if not self.can_prompt:

@@ -83,6 +83,8 @@ def _show(app: typer.Typer, session: Session, words: list[str]) -> int | None:
     topic = " ".join(words)
     if not topic:
         _list(session, "topics", "TOPIC", _TOPICS)
+        if not session.output.is_for_programs:
+            session.narrate("The verbs: `skulk --help`; one of them: `skulk help VERB`.")
     elif topic == "man":
         _show_manual(app, session)
     elif topic in _TOPICS:

@@ -431,6 +431,12 @@ def test_columns_of_what_is_no_table_are_refused_before_anything_is_asked(node: 
     assert "the output is json" in json.loads(ran.err)["error"]["message"]
 
 
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_usual_option_shows_the_version(option: str) -> None:
+    assert skulk(option) == skulk("version")
+    assert json.loads(skulk(option, "--json").out)["kind"] == "version"
+
+
 def test_a_mistyped_verb_names_the_nearest() -> None:
     ran = skulk("stauts")
     assert ran.code == 2

@@ -118,3 +118,8 @@ def test_a_dry_run_says_how_much_would_be_fetched_and_what_is_free(node: FakeNod
 def test_a_dry_run_of_stop_says_how_many_requests_end(node: FakeNode) -> None:
     ran = skulk("stop", MODEL, "--dry-run", node=node.url)
     assert "would be stopped, and 1 requests end" in ran.out
+
+
+def test_a_dry_run_of_rm_says_what_is_in_use(node: FakeNode) -> None:
+    ran = skulk("models", "rm", MODEL, "--dry-run", node=node.url)
+    assert (ran.code, "is in use; would be refused" in ran.out) == (0, True)

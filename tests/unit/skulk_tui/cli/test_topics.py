@@ -56,6 +56,11 @@ def test_help_alone_lists_the_topics() -> None:
     assert ran.out.split() == ["exit-codes", "environment", "output", "man"]
 
 
+def test_help_alone_says_where_the_verbs_are() -> None:
+    assert "`skulk --help`" in skulk("help").err
+    assert not skulk("help", "--json").err
+
+
 def test_help_of_a_verb_is_its_help() -> None:
     ran = skulk("help", "cluster", "join")
     assert ran.code == 0
