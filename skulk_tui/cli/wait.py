@@ -4,9 +4,9 @@ from typing import Annotated, Final, Literal, get_args
 
 import typer
 
-from protocol.control_api import InstanceView, StateDocument
+from protocol.control_api import InstanceView, ModelList, StateDocument
 from protocol.errors import ClientError
-from protocol.ids import parse_model_id
+from protocol.ids import is_command_id, parse_model_id
 from skulk_tui.cli.completing import complete_instance_or_model, complete_node, complete_words
 from skulk_tui.cli.instances import find_instances
 from skulk_tui.cli.nearest import unknown_value
@@ -103,9 +103,9 @@ def _wait_for_files(session: Session, target: str, on: str | None) -> OutcomeRec
 
 
 def _wait_for_end(session: Session, target: str) -> list[OutcomeRecord]:
-    """Wait for all that is meant; what was there once and is no more is gone already."""
+    """Wait for all that is meant; what is no more is gone already."""
     state = state_of(session)
-    if _is_over(state, target):
+    if _is_over(session, state, target):
         return [OutcomeRecord(target=target, outcome="gone")]
     views = find_instances(state, target, several=True)
     for view in views:
@@ -113,14 +113,20 @@ def _wait_for_end(session: Session, target: str) -> list[OutcomeRecord]:
     return [_outcome(view, view.instance_id, "gone") for view in views]
 
 
-def _is_over(state: StateDocument, target: str) -> bool:
+def _is_over(session: Session, state: StateDocument, target: str) -> bool:
+    """Say whether nothing that is meant is there: an instance may end before the wait begins.
+
+    What is neither an id nor a known model is a slip of the hand, and no reason to go on.
+    """
     if target in state.instances:
         return False
     if any(view.model_id == target for view in state.instances.values()):
         return False
-    return any(target in {one.instance_id, one.model_id} for one in state.failures) or (
-        target in state.launches
-    )
+    if is_command_id(target):
+        return True
+    if any(target == one.model_id for one in state.failures):
+        return True
+    return any(entry.id == target for entry in session.client.get("/v1/models", ModelList).data)
 
 
 def _outcome(view: InstanceView, target: str, outcome: str) -> OutcomeRecord:

@@ -61,6 +61,13 @@ def test_what_has_failed_and_is_no_more_is_gone_already(node: FakeNode) -> None:
     assert json.loads(ran.out)["items"][0]["outcome"] == "gone"
 
 
+@pytest.mark.parametrize("target", [an_instance_id(7), MODEL])
+def test_what_ended_before_the_wait_began_is_gone(node: FakeNode, target: str) -> None:
+    node.on("GET", "/state", a_state_document())
+    ran = skulk("wait", target, "--for", "gone", node=node.url)
+    assert (ran.code, ran.out.splitlines()[-1].split()) == (0, [target, "gone"])
+
+
 def test_a_mistyped_name_is_not_gone(node: FakeNode) -> None:
     ran = skulk("wait", f"{MODEL}x", "--for", "gone", node=node.url)
     assert ran.code == 2
