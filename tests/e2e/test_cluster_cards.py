@@ -36,6 +36,7 @@ def test_a_card_of_one_node_is_placed_through_another_while_a_third_decides(tmp_
         ]
         for instance in instances:
             asked.wait_phase(instance)
+            decides.wait_phase(instance)
         assert "from far away" in answer_text(ask(decides, MODEL))
     finally:
         cluster.destroy()

@@ -28,6 +28,17 @@ def liveness(daemon: Daemon) -> dict[str, str]:
     return {node["name"]: node["liveness"] for node in items(daemon, "nodes")}
 
 
+def wait_alive(*nodes: Daemon) -> None:
+    """Wait until each of these hears all of them."""
+    all_alive = {node.root.name: "alive" for node in nodes}
+    for node in nodes:
+        wait_until(
+            lambda node=node: liveness(node) == all_alive,
+            timeout_s=30,
+            what=f"{node.root.name} hears all",
+        )
+
+
 @pytest.fixture
 def alpha(make_daemon: MakeDaemon) -> Daemon:
     node = make_daemon("alpha", arguments=(*ON_LOOPBACK, "--name", "alpha"))
@@ -43,10 +54,11 @@ def beta(make_daemon: MakeDaemon) -> Daemon:
 
 
 def joined(alpha: Daemon, beta: Daemon) -> None:
-    """Have beta join alpha's cluster by a token."""
+    """Have beta join alpha's cluster by a token, and wait until they hear each other."""
     token = alpha.skulk("cluster", "invite").stdout
     ran = beta.skulk("cluster", "join", "-", stdin=token)
     assert ran.returncode == 0, ran.stderr
+    wait_alive(alpha, beta)
 
 
 def test_a_cluster_is_made_by_six_words_and_operated_through_either_node(
@@ -58,7 +70,7 @@ def test_a_cluster_is_made_by_six_words_and_operated_through_either_node(
     ran = beta.skulk("cluster", "join", "--code", code, "--peer", peer)
     assert ran.returncode == 0, ran.stderr
     assert re.search(r"members +alpha, beta", ran.stdout)
-    assert liveness(alpha) == liveness(beta) == {"alpha": "alive", "beta": "alive"}
+    wait_alive(alpha, beta)
 
     (master,) = items(beta, "cluster", "handover", "beta")
     assert master["name"] == "beta"
@@ -81,11 +93,13 @@ def test_files_and_logs_of_a_node_come_through_the_other(alpha: Daemon, beta: Da
     joined(alpha, beta)
     ran = beta.skulk("place", MODEL, "--nodes", "beta", "--timeout", "60s")
     assert ran.returncode == 0, ran.stderr
+    (placed,) = items(beta, "ps")
+    alpha.wait_phase(placed["instance_id"])
     lines = items(alpha, "logs", "beta", "-n", "1000")
     assert {line["node_name"] for line in lines} == {"beta"}
     assert any("serving at" in line["message"] for line in lines)
     engine = items(alpha, "logs", MODEL)
-    assert {line["instance_id"] for line in engine} == {items(beta, "ps")[0]["instance_id"]}
+    assert {line["instance_id"] for line in engine} == {placed["instance_id"]}
     files = alpha.skulk("models", "files", "--on", "beta")
     assert files.returncode == 0, files.stderr
     assert "beta: " in files.stderr
@@ -132,11 +146,7 @@ def test_a_node_that_is_killed_is_lost_and_never_shown_as_alive_again(
     assert partial.returncode == 6
     assert "beta did not answer" in partial.stderr
     beta.start()
-    wait_until(
-        lambda: liveness(alpha) == {"alpha": "alive", "beta": "alive"},
-        timeout_s=30,
-        what="beta is back",
-    )
+    wait_alive(alpha, beta)
 
 
 def test_a_removed_node_is_no_member_any_more_and_goes_on_alone(

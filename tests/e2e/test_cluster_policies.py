@@ -116,8 +116,11 @@ def test_a_minority_under_quorum_serves_what_it_has_and_decides_nothing(cluster:
     assert made.is_success, made.text
     other.start()
     cluster.wait_agreed()
-    names = {one["name"] for one in other.http.get("/v1/keys").json()["items"]}
-    assert names == {"again"}
+    wait_until(
+        lambda: [one["name"] for one in other.http.get("/v1/keys").json()["items"]] == ["again"],
+        timeout_s=10,
+        what="the last to return has what was decided, and no more",
+    )
 
 
 # ---- Handover ----------------------------------------------------------------------------------

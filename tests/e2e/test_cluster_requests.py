@@ -22,7 +22,7 @@ TALKER = "scripted/talker"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three nodes; both models are on the second."""
     with running_cluster(tmp_path_factory.mktemp("requests")) as nodes:
-        place_both(nodes[1])
+        place_both(nodes)
         yield nodes
 
 
@@ -30,17 +30,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def doomed(tmp_path: Path) -> Iterator[Cluster]:
     """Three nodes of which the test kills some."""
     with running_cluster(tmp_path) as nodes:
-        place_both(nodes[1])
+        place_both(nodes)
         yield nodes
 
 
-def place_both(server: Daemon) -> None:
-    """Place both models on one node, with slots for ten."""
+def place_both(nodes: Cluster) -> None:
+    """Place both models on the second node, with slots for ten, and wait until all know."""
+    server = nodes[1]
     add_scripted_model(server.models_dir, QUICK, reply="A short answer.")
     add_slow_talker(server.models_dir, TALKER, token_delay_ms=10)
     where = [cluster_of(server)["node_id"]]
     for model in (QUICK, TALKER):
-        server.wait_phase(server.place(model, nodes=where, slots=10, context_tokens=8192))
+        instance_id = server.place(model, nodes=where, slots=10, context_tokens=8192)
+        for node in nodes:
+            node.wait_phase(instance_id)
 
 
 def instance_of(node: Daemon, model: str) -> str:

@@ -155,6 +155,7 @@ def test_a_model_of_one_node_is_placed_on_another_which_fetches_it_from_there(
             return bool(taker.instance(instance_id)["phase"] == "ready")
 
         wait_until(is_here, timeout_s=READY_S, what="it is ready")
+        door.wait_phase(instance_id)
         assert answer_text(ask(door, DEMO_MODEL_ID, max_tokens=8))
         assert any("attic" in source or node_id(giver) in source for source in sources), sources
         assert digests_of(taker) == {digest_of(weights.read_bytes())}

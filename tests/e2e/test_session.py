@@ -101,9 +101,10 @@ def test_one_session_places_and_the_other_sees_it_load_and_its_story(cluster: Cl
 
 
 def test_a_chat_through_the_other_node_goes_on_after_the_socket_was_cut(cluster: Cluster) -> None:
-    cluster[1].wait_phase(
-        cluster[1].place(TALKER, nodes=[cluster_of(cluster[1])["node_id"]], context_tokens=4096)
-    )
+    where = [cluster_of(cluster[1])["node_id"]]
+    instance_id = cluster[1].place(TALKER, nodes=where, context_tokens=4096)
+    for node in cluster:
+        node.wait_phase(instance_id)
     body = {
         "model": TALKER,
         "messages": [{"role": "user", "content": "hi"}],
