@@ -226,6 +226,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
 
     async def _use(self, values: Values) -> None:
         if await use(self.seat, values) and self._seat_screen is not None:
+            self._seat_screen.recall()
             await self._seat_screen.stack.reset()
 
     def _choose_theme(self, values: Values) -> None:

@@ -14,6 +14,8 @@ from skulk_tui.view_state import ViewState
 
 TABS: Final = ("Cluster", "Models", "Chat", "Store", "Diag")
 _NARROW: Final = 60
+_ROOMY: Final = 72
+"""Columns below which what says least gives way: alerts stand last, and must not be cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +35,15 @@ def status_row(
     """Give row 1."""
     name = flags.profile or (view.head.name if view.head else "")
     via = link.node_name or link.url
-    left = line(Span(" skulk", "title"))
+    is_roomy = width >= _ROOMY
+    left = line(Span(" skulk", "title"), "  ") if is_roomy or not name else line(" ")
+    left = (*left, span(name, "strong"))
     if width >= _NARROW:
-        left = (*left, Span("  "), span(name, "strong"), Span("  via "), span(via, "title"))
-    elif name:
-        left = (*left, Span("  "), span(name, "strong"))
-    left = (*left, Span("    "), *link_words(link, now=now), *_overlays(view, flags, now=now))
+        left = (*left, Span("  via " if name else "via "), span(via, "title"))
+    gap = Span("    " if is_roomy else "  ")
+    left = (*left, gap, *link_words(link, now=now), *_overlays(view, flags, now=now))
     if view.head is not None and link.word in {"live", "stale", "syncing", "resuming"}:
-        left = (*left, *_counts(view))
+        left = (*left, *_counts(view, is_roomy=is_roomy))
     shown = spread(left, toned("PROTECTED", "bad") if flags.is_protected else EMPTY, width)
     return retoned(fit(shown, width), "inverse") if flags.is_protected else shown
 
@@ -104,12 +107,12 @@ def _overlays(view: ViewState, flags: StatusFlags, *, now: float) -> Line:
     return tuple(part for word, tone in words for part in (Span("  "), Span(word, tone)))
 
 
-def _counts(view: ViewState) -> Line:
+def _counts(view: ViewState, *, is_roomy: bool) -> Line:
     head = view.head
     if head is None:
         return EMPTY
     parts: list[Span] = [Span(f"   {head.alive} alive  {head.ready} ready")]
-    if head.tokens_per_s is not None:
+    if head.tokens_per_s is not None and is_roomy:
         parts.append(Span(f"  {head.tokens_per_s:.0f} tok/s"))
     if head.alerts:
         noun = "alert" if head.alerts == 1 else "alerts"
@@ -132,4 +135,5 @@ def tab_row(current: str, crumbs: Sequence[str], *, width: int) -> Line:
         parts.append(Span(text, "title" if is_here else "plain"))
     for crumb in crumbs:
         parts += [Span(" > ", "dim"), span(crumb, "strong")]
-    return spread(tuple(parts), toned("/filter  ?help", "dim"), width)
+    reminders = "/filter  ?help" if width >= _ROOMY else "?help"
+    return spread(tuple(parts), toned(reminders, "dim"), width)

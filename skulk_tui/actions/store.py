@@ -35,6 +35,11 @@ ACTIONS: Final = (
         topic="store",
         keys=("x",),
         views=("store.transfers",),
+        command="cancel",
+        arguments=(
+            Argument(name="transfer", kind="transfer"),
+            Argument(name="node", kind="node", word="on"),
+        ),
         condition=_is_transfer,
         mutates=True,
         scope="operate",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import final
 
-from skulk_tui.formatting import format_percent
+from skulk_tui.formatting import UNKNOWN, format_percent
 from skulk_tui.lines import Line, Span, Tone, line, span, toned
 from skulk_tui.seat import Seat
 from skulk_tui.status_row import link_words
@@ -40,8 +40,10 @@ class Card(LineWidget):
                  *link_words(seat.link.view, now=seat.now()))
         ]  # fmt: skip
         if head is not None:
-            alerts = (Span(f" {head.alerts} alerts", "bad"),) if head.alerts else ()
-            lines.append(line(f"{head.alive} alive  {head.ready} ready", *alerts))
+            noun = "alert" if head.alerts == 1 else "alerts"
+            alerts = (Span(f"  {head.alerts} {noun}", "bad"),) if head.alerts else ()
+            rate = "" if head.tokens_per_s is None else f"  {head.tokens_per_s:.0f} tok/s"
+            lines.append(line(f"{head.alive} alive  {head.ready} ready", *alerts, rate))
         foot = [
             toned(f"{width}x{height}: card below 60x16", "dim"),
             toned("1-5 : ? q work", "dim"),
@@ -55,11 +57,13 @@ class Card(LineWidget):
         for node in self._seat.view.nodes[:room]:
             word, tone = _WORDS[node.member.liveness]
             resources = node.resources
-            used = "-"
+            used, busy = UNKNOWN, UNKNOWN
+            if resources is not None:
+                busy = format_percent(resources.cpu_ratio, 1.0)
             if resources is not None and resources.memory_total_bytes:
                 free = resources.memory_available_bytes or 0
                 total = resources.memory_total_bytes
                 used = format_percent(total - free, total)
             name = span(f"{node.member.name:<12}")
-            lines.append(line(name, " ", Span(f"{word:<6}", tone), used))
+            lines.append(line(name, " ", Span(f"{word:<7}", tone), f"{used:>5}  {busy:>5}"))
         return lines

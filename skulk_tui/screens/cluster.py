@@ -158,6 +158,7 @@ class ClusterView(View):
         """Give the routes their share; Textual has the base class do its part too."""
         del event
         self._size_routes()
+        self.call_after_refresh(self._show_strip)  # whether there is room for traces is known then
 
     def to_next_alert(self) -> bool:
         """Put the cursor on the next node that needs somebody."""

@@ -19,6 +19,7 @@ from skulk_tui.completions import complete, preview
 from skulk_tui.glyphs import ASCII, UNICODE
 from skulk_tui.lines import Line, Span
 from skulk_tui.naming import ref_named
+from skulk_tui.prompt_history import PromptHistory
 from skulk_tui.registry import Action, Situation, is_allowed, parse_command
 from skulk_tui.screens.asking import Asking
 from skulk_tui.screens.card import Card
@@ -33,6 +34,7 @@ from skulk_tui.screens.view_stack import DetailFactory, RootFactory, ViewStack
 from skulk_tui.seat import Seat
 from skulk_tui.status_row import StatusFlags, status_row, tab_row
 from skulk_tui.table_model import Ref
+from skulk_tui.tasks import run_blocking
 from skulk_tui.view_state import Changes
 from skulk_tui.widgets.pane import Pane, TablePane
 from skulk_tui.widgets.rows import Notice, Prompt, PromptOutcome, Row
@@ -84,8 +86,10 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         self._flash = Row("flash", seat.flash.row)
         self._keys = Row("keys", self._key_row)
         self._card = Card(seat)
+        self._has_told_history = False
         self._failed_view: View | None = None
         """The one whose bug has been told."""
+        self._history = PromptHistory(seat.state_dir)
         self._app_handlers = app_handlers
         self._asking = Asking(seat, self, ask)
 
@@ -106,6 +110,25 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         self._choose_layout()
         await self.stack.go(ROOTS[0])
         self.redraw_rows()
+        self.recall()
+
+    def recall(self) -> None:
+        """Have the commands at hand that were typed for this cluster before."""
+        self.run_worker(self._recall(), exit_on_error=False, group="recall", exclusive=True)
+
+    async def _recall(self) -> None:
+        try:
+            self.prompt.recall(await run_blocking(self._history.load, self.seat.profile))
+        except SkulkError as error:
+            self.seat.tell_error(error)
+
+    async def _keep(self, text: str) -> None:
+        try:
+            await run_blocking(self._history.add, self.seat.profile, text)
+        except SkulkError as error:
+            if not self._has_told_history:
+                self._has_told_history = True
+                self.seat.tell_error(error)
 
     def on_resize(self, event: Resize) -> None:
         """Show the card where the body would have no room."""
@@ -505,6 +528,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         ):
             self.seat.tell(self._why_not(call.action, situation), level="warn")
             return
+        self.run_worker(self._keep(text), exit_on_error=False)
         await self.perform(call.action, call.values)
 
     def _preview(self, text: str) -> tuple[str, bool]:

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from protocol.cluster_api import ClusterStorage
+from protocol.control_api import TransferStatus
 from protocol.errors import ClientError, SkulkError
 from skulk_tui.changes import Change
 from skulk_tui.formatting import format_duration
 from skulk_tui.lines import line, span
 from skulk_tui.naming import ref_named
+from skulk_tui.screens.cluster_rows import short_model
 from skulk_tui.screens.store_changes import cancel, prune, pull
 from skulk_tui.screens.store_rows import (
     STORED_FACETS,
@@ -169,7 +171,12 @@ class StoreView(View):
     # ---- Changes ----
 
     def _cancel(self, values: Values) -> None:
-        del values
+        if values.get("transfer"):
+            node = values.get("node", "")
+            self.seat.confirm(
+                cancel(self.seat, transfer_named(self.seat, values["transfer"], node))
+            )
+            return
         for ref in self.selection[:1]:
             transfer = transfer_of(ref, self.seat.view)
             if transfer is not None:
@@ -182,6 +189,30 @@ class StoreView(View):
         del values
         models = [ref.id for ref in self.stored.selection]
         self.seat.confirm(prune(self.seat, models, self.disks))
+
+
+def transfer_named(seat: Seat, model: str, node: str) -> TransferStatus:
+    """Give the transfer of a model that is under way: to the node that is named, or the only one.
+
+    Raises:
+        ClientError: `client.usage`: there is none, or there are several.
+    """
+    node_id = ref_named(seat.view, "node", node).id if node else ""
+    found = [
+        one
+        for one in seat.view.transfers
+        if one.state == "running"
+        and model in {one.model_id, short_model(one.model_id)}
+        and node_id in {"", one.node_id}
+    ]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(seat.view.name_of(one.node_id) for one in found)
+    raise ClientError(
+        "client.usage",
+        f"{model[:60]} is fetched by {names}" if found else f"nobody fetches {model[:60]}",
+        remediation=":cancel MODEL on NODE" if found else "Transfers stand on the screen Store.",
+    )
 
 
 def pull_change(seat: Seat, selection: Sequence[Ref], values: Values, disks: Disks) -> Change:

@@ -20,7 +20,10 @@ _AGES: Final = (
     (re.compile(r"\bLOST \d\d:\d\d  (?:retry|try) \d+(?: in \d+s)?"), "LOST 00:00  retry 1 in 0s"),
     (re.compile(r"\b\d+s old"), "0s old"),
     # How much of a trace is drawn depends on how long the test has been running.
-    (re.compile(r"\b(cpu|memory|slots|tok/s)( +)\[[ .:=+*#-]{8,}\] +\S+"), r"\1\2[trace]"),
+    (
+        re.compile(r"\b(cpu {4}|memory |slots {2}|tok/s {2})\[[ .:=+*#-]{8,}\] +\S+"),
+        r"\1[trace]",
+    ),
 )
 
 

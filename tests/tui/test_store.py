@@ -125,6 +125,37 @@ def test_cancelling_asks_names_the_node_and_can_be_undone(
     asyncio.run(story())
 
 
+def test_a_transfer_is_cancelled_by_name_from_any_screen(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    second = den_transfer(node_id=a_node_id(2))
+
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            for typed, told in (
+                (f"cancel {QWEN}", "Cancel Qwen/Qwen2.5-7B-Instruct-GGUF on rack-a6k"),
+                (f"cancel {LLAMA}", f"nobody fetches {LLAMA}"),
+            ):
+                await seat.press("colon")
+                await seat.type(typed)
+                await seat.press("enter")
+                await seat.until_shows(told)
+                await seat.press("escape")
+            node.rows("transfers", {row_key("transfer", a_node_id(2), QWEN): second})
+            await seat.until(lambda: len(seat.app.seat.view.transfers) == 2)
+            await seat.press("colon")
+            await seat.type(f"cancel {QWEN}")
+            await seat.press("enter")
+            await seat.until_shows("is fetched by den-02, rack-a6k")
+            await seat.press("colon")
+            await seat.type(f"cancel {QWEN} on den-02")
+            await seat.press("enter")
+            await seat.until_shows("on den-02", "cancel the transfer")
+
+    asyncio.run(story())
+
+
 def test_pruning_lists_every_copy_and_wants_the_typed_word(
     node: ScriptedSession, tmp_path: Path
 ) -> None:

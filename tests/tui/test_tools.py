@@ -126,3 +126,22 @@ def test_the_mouse_is_taken_and_left(node: ScriptedSession, tmp_path: Path) -> N
             await seat.until_shows("the mouse is this program's now")
 
     asyncio.run(story())
+
+
+def test_commands_of_an_earlier_run_are_at_hand_again(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("LIVE")
+            await command(seat, "sort mem")
+            await command(seat, "nonsense")
+            await seat.until_shows("there is no command")
+            kept = tmp_path / "history" / "default"
+            await seat.until(kept.exists)
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("LIVE")
+            await seat.press("colon", "up")
+            await seat.until_shows(":sort mem")
+
+    asyncio.run(story())
