@@ -98,9 +98,12 @@ def test_whoever_waits_and_is_cancelled_leaves_nothing_behind() -> None:
         await sleep(0.1)
         task.cancel()
         await asyncio.wait({task})
+        assert task.cancelled()
         await sleep(0.6)
         rounds.begin()
+        began_s = asyncio.get_running_loop().time()
         await rounds.wait(soonest_s=0.1, latest_s=0.2)
+        assert asyncio.get_running_loop().time() == pytest.approx(began_s + 0.2)
 
     run_virtual(story)
 
