@@ -439,26 +439,20 @@ class _Connection(asyncio.Protocol):
             return
         # Once whoever waits has been woken, what comes is for when it has run.
         waiter = self._waiter
-        if self._receiver is not None and waiter is not None and not waiter.done():
-            self._hand_over(body, self._receiver, waiter)
+        receiver = self._receiver
+        if receiver is not None and waiter is not None and not waiter.done():
+            try:
+                if not receiver(body):
+                    self._receiver = None
+            # ruff: ignore[blind-except]  it is raised where somebody waits, not into the parser
+            except Exception as error:
+                waiter.set_exception(error)
             return
         self._pieces.append(body)
         self._unread_bytes += len(body)
         if self._unread_bytes > MAX_UNREAD_BYTES and not self._is_paused and self._transport:
             self._is_paused = True
             self._transport.pause_reading()
-
-    def _hand_over(
-        self, body: bytes, receiver: Callable[[bytes], bool], waiter: asyncio.Future[None]
-    ) -> None:
-        try:
-            wants_more = receiver(body)
-        # ruff: ignore[blind-except]  it is raised where somebody waits, and not into the parser
-        except Exception as error:
-            waiter.set_exception(error)
-        else:
-            if not wants_more:
-                self._receiver = None
 
     def on_message_complete(self) -> None:
         if self._state != "body":

@@ -26,7 +26,7 @@ values would hold the event loop for seconds."""
 _MAX_SHARE: Final = 16
 """One array or map may have this part of all values: room for an array is made once it is
 announced, in each of the thousand arrays that may stand in each other."""
-_SHORT_BYTES: Final = 1024
+SHORT_BYTES: Final = 1024
 """A frame of so few bytes cannot have too many values."""
 
 T = TypeVar("T")
@@ -41,6 +41,12 @@ decode_trusted_values: Final[Callable[[bytes], object]] = partial(_unpackb, use_
 
 Not a `def`: the journal calls it once a record, and a Python frame would be a tenth of a start.
 """
+
+
+decode_short_values: Final[Callable[[bytes], object]] = partial(
+    _unpackb, use_list=False, max_ext_len=0
+)
+"""Decode one value of at most `SHORT_BYTES`; `ValueError` when it is none."""
 
 
 def pack(model: FrozenModel) -> bytes:
@@ -100,7 +106,7 @@ def decode_values(
         # By default no string, array or map may announce more items than the frame has bytes.
         values = (
             _unpackb(data, use_list=False, max_ext_len=0)
-            if max_values is None or len(data) <= _SHORT_BYTES
+            if max_values is None or len(data) <= SHORT_BYTES
             else decode_few_values(data, max_values=max_values)
         )
     except ValueError as error:
@@ -115,8 +121,8 @@ def decode_few_values(data: bytes, *, max_values: int = MAX_VALUES) -> object:
     Raises:
         ValueError: It has, or it is none.
     """
-    if len(data) <= _SHORT_BYTES:
-        return _unpackb(data, use_list=False, max_ext_len=0)
+    if len(data) <= SHORT_BYTES:
+        return decode_short_values(data)
     n_left = max_values
 
     def count(container: Sized) -> Sized:

@@ -50,6 +50,7 @@ UNKNOWN_STREAM: Final = -1
 """In a pulse answer: the worker has no such stream."""
 
 _MAX_BYTES: Final = MAX_PAYLOAD_BYTES["data"]
+_ONLY_BYTES: Final = frozenset((bytes,))
 _COMMAND_ID: Final = re.compile(COMMAND_ID_PATTERN)
 
 
@@ -138,6 +139,8 @@ _NUMBERS: Final[dict[type[DataMessage], int]] = {
 _FRAMES_HEAD: Final = b"\x94\x06"
 """An array of four, the first of which is the number of `Frames`."""
 _FIX_ARRAY_MAX: Final = 15
+_FIX_NUMBER_MAX: Final = 127
+_FIX_NUMBERS: Final = tuple(bytes((number,)) for number in range(_FIX_NUMBER_MAX + 1))
 _ONE_FRAME: Final = b"\x91"
 
 
@@ -153,7 +156,7 @@ def frames_head(stream: int) -> bytes:
 
 def pack_frames(head: bytes, number: int, packed: list[bytes]) -> bytes:
     """Make a message of frames that are packed already; at most `MAX_FRAMES`."""
-    start = head + encode_values(number)
+    start = head + (_FIX_NUMBERS[number] if number <= _FIX_NUMBER_MAX else encode_values(number))
     if len(packed) == 1:
         return start + _ONE_FRAME + packed[0]
     return b"".join((start, _array_head(len(packed)), *packed))
@@ -171,7 +174,7 @@ def unpack_payload(payload: bytes) -> tuple[bytes, ...]:
         ProtocolError: `protocol.too_large`, `protocol.bad_frame`.
     """
     items = array_of(decode_bounded(payload, _MAX_BYTES), MAX_MESSAGES)
-    if any(type(item) is not bytes for item in items):
+    if not _ONLY_BYTES.issuperset(map(type, items)):
         refuse("it is no array of messages")
     return cast("tuple[bytes, ...]", items)
 
@@ -252,7 +255,9 @@ def _frames(fields: tuple[object, ...]) -> Frames:
     if not items:
         refuse("a message holds no frame")
     try:
-        frames: tuple[Frame, ...] = tuple(map(unpack_frame, items))
+        frames: tuple[Frame, ...] = (
+            (unpack_frame(items[0]),) if len(items) == 1 else tuple(map(unpack_frame, items))
+        )
     except ProtocolError as error:
         # The stream is known, so that no other needs to suffer.
         frames = (Failed(_unreadable(error)),)

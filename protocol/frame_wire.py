@@ -42,6 +42,9 @@ FRAME_BYTES: Final = 64 << 10
 _SPLIT_CHARS: Final = FRAME_BYTES // 4
 _SPLIT_LOGPROBS: Final = 32
 _ERROR_CHARS: Final = 4096
+_FIX_TEXT_MAX: Final = 31
+_FIX_TEXTS: Final = tuple(bytes((0xA0 | n_bytes,)) for n_bytes in range(_FIX_TEXT_MAX + 1))
+"""What msgpack puts before a text of so many bytes."""
 _LEAST_LOGPROB: Final = -9999.0
 _REASONS: Final = frozenset(get_args(FinishReason))
 _CODES: Final = frozenset(ERROR_CODES)
@@ -63,6 +66,9 @@ def pack_chunk(chunk: Chunk) -> tuple[bytes, ...]:
 
 def pack_short(chunk: Chunk) -> bytes | None:
     """Encode a chunk that is one frame; None for a long one, which is several."""
+    text, reasoning, tool_calls, logprobs = chunk
+    if not (reasoning or tool_calls or logprobs) and text.isascii() and len(text) <= _FIX_TEXT_MAX:
+        return _FIX_TEXTS[len(text)] + text.encode()
     return pack_frame(chunk) if _is_short(chunk) else None
 
 

@@ -7,7 +7,7 @@ for whole numbers where a float is asked for.
 from math import isfinite
 from typing import Final, NoReturn, cast
 
-from protocol.codec import decode_few_values
+from protocol.codec import SHORT_BYTES, decode_few_values, decode_short_values
 from protocol.errors import ProtocolError
 
 MAX_NUMBER: Final = (1 << 63) - 1
@@ -27,7 +27,7 @@ def decode_bounded(data: bytes, max_bytes: int) -> object:
             details={"n_bytes": len(data), "max_bytes": max_bytes},
         )
     try:
-        return decode_few_values(data)
+        return decode_short_values(data) if len(data) <= SHORT_BYTES else decode_few_values(data)
     except ValueError as error:
         raise bad_payload(str(error) or type(error).__name__) from error
 

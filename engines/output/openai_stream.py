@@ -1,8 +1,9 @@
 """An engine's OpenAI-style answers as frames: bytes in, frames out. Pure.
 
-Nearly every payload of a stream is one piece of plain text between two fixed strings. That shape
-is recognised by its first and last bytes and costs no JSON parsing; everything else goes through
-typed models. Both paths give the same frames (tests/property/test_output_stream.py).
+Nearly every payload of a stream is one piece of plain text between two fixed strings, and nearly
+always it comes alone. That shape is recognised by its first and last bytes and costs no JSON
+parsing; everything else goes through typed models. All paths give the same frames
+(tests/property/test_output_stream.py).
 """
 
 from typing import Annotated, Final, final
@@ -33,6 +34,8 @@ _REASONING_HEAD: Final = (
 )
 _TAIL: Final = b'"}}],"created":'
 """Inside a JSON string its second quote would be escaped, so the first find is the string's end."""
+
+_ALONE_HEAD: Final = b"data: " + _TEXT_HEAD
 
 _REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -148,6 +151,10 @@ class StreamDecoder:
         Raises:
             EngineError: `engine.request_failed` when a line is larger than the limit.
         """
+        if self._has_started and not self.is_over and self._events.is_between:
+            text = _text_alone(piece)
+            if text:
+                return [Chunk(text)]
         frames: list[Frame] = []
         if not piece:
             self._end(frames)
@@ -252,14 +259,28 @@ def _take_plain(payload: bytes, frames: list[Frame]) -> bool:
     end = payload.find(_TAIL, start)
     if end < 0:
         return False
-    quoted = payload[start - 1 : end + 1]
-    try:
-        text = str(from_json(quoted)) if b"\\" in quoted else quoted[1:-1].decode()
-    except ValueError:
-        return False
+    text = _unquoted(payload, start, end)
     if text:
         frames.append(Chunk(text) if is_text else Chunk("", text))
-    return True
+    return text is not None
+
+
+def _text_alone(piece: bytes) -> str | None:
+    """Give the text of a piece that is one event of plain text and nothing else."""
+    if not piece.startswith(_ALONE_HEAD) or piece.find(b"\n") != len(piece) - 2:
+        return None
+    start = len(_ALONE_HEAD)
+    end = piece.find(_TAIL, start)
+    return _unquoted(piece, start, end) if piece.endswith(b"\n\n") and end >= 0 else None
+
+
+def _unquoted(payload: bytes, start: int, end: int) -> str | None:
+    """Give what a JSON string between two places says; None where it is none."""
+    quoted = payload[start:end]
+    try:
+        return str(from_json(b'"%b"' % quoted)) if b"\\" in quoted else quoted.decode()
+    except ValueError:
+        return None
 
 
 def _chunk(choice: _Choice, message: _Message | None, n_alternatives: int) -> Chunk | None:

@@ -22,6 +22,11 @@ class SseReader:
         self._rest = b""
         self._max_line_bytes = max_line_bytes
 
+    @property
+    def is_between(self) -> bool:
+        """All that was fed so far ended with a line."""
+        return not self._rest
+
     def feed(self, piece: bytes) -> list[bytes]:
         """Take bytes as they come and give the payloads that are now complete, in order.
 

@@ -73,12 +73,17 @@ class _HeadWithBody:
 
     Both are written one right after the other: as two writes they cost a system call more, and wake
     the client twice.
+
+    Args:
+        transport: The connection's.
+        on_out: Called with the first of the body; from then on the transport will do by itself.
     """
 
-    __slots__ = ("_head", "_transport")
+    __slots__ = ("_head", "_on_out", "_transport")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, on_out: Callable[[], None]) -> None:
         self._transport = transport
+        self._on_out = on_out
         self._head: bytes | None = None
         """None before it, empty once it is out."""
 
@@ -86,6 +91,7 @@ class _HeadWithBody:
         """Take the next bytes of the response."""
         if self._head:
             data, self._head = self._head + data, b""
+            self._on_out()
         elif self._head is None and not data.startswith(_CONTINUE):
             self._head = data
             return
@@ -266,7 +272,12 @@ class GuardedHttp(HttpToolsProtocol):
         cycle = self.cycle
         # A response without a body is all head, and an upgraded connection has no response.
         if cycle and cycle.transport is self.transport and self.scope["method"] != "HEAD":
-            cycle.transport = _HeadWithBody(self.transport)  # type: ignore[assignment]
+            transport = self.transport
+
+            def on_out() -> None:
+                cycle.transport = transport
+
+            cycle.transport = _HeadWithBody(transport, on_out)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body, or drop it where it has been refused."""

@@ -30,7 +30,7 @@ from skulkd.api.json_body import decode_object
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.query import MAX_DIGITS, whole_number
 from skulkd.api.selection import Sight, choose
-from skulkd.api.sse import SSE_HEADERS, EventStream
+from skulkd.api.sse import SSE_HEADERS, EventStream, TurnWrites
 from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
 from skulkd.runtime.logs import command_id as log_command_id
 
@@ -58,6 +58,7 @@ class ChatService:
         self._others = others
         self._in_flight: dict[InstanceId, int] = {}
         self._open: dict[CommandId, _Interruptible] = {}
+        self._turn = TurnWrites()
         self._kept = KeptStreams(self.cancel_here, deps.keep_limits)
         deps.cancels.add_here(self.cancel_here)
 
@@ -276,6 +277,7 @@ class ChatService:
                 request.connection,
                 clock=self._deps.clock,
                 limits=self._deps.stream_limits,
+                turn=self._turn,
                 name=task.command_id,
             )
             events.put(opening_comment(task.command_id))
@@ -309,6 +311,7 @@ class ChatService:
             request.connection,
             clock=self._deps.clock,
             limits=self._deps.stream_limits,
+            turn=self._turn,
             name=f"{kept.command_id} again",
         )
         events.put(opening_comment(kept.command_id))

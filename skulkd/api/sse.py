@@ -39,6 +39,32 @@ class StreamLimits:
 
 
 @final
+class TurnWrites:
+    """Has streams write at the end of a turn of the loop: one call for all that have something."""
+
+    __slots__ = ("_due", "_loop")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._due: list[EventStream] = []
+
+    def add(self, stream: "EventStream") -> None:
+        """Call `write_due` of a stream at the end of this turn."""
+        if not self._due:
+            self._loop.call_soon(self._write)
+        self._due.append(stream)
+
+    def _write(self) -> None:
+        due, self._due = self._due, []
+        for stream in due:
+            try:
+                stream.write_due()
+            # ruff: ignore[blind-except]  one stream's bug must not hold up the others
+            except Exception:
+                _log.exception("a stream was not written")
+
+
+@final
 class EventStream:
     """The way from one producer to one client.
 
@@ -47,11 +73,13 @@ class EventStream:
         clock: Measures silence and stalls.
         limits: The bounds.
         name: What the log calls it.
+        turn: Shared with other streams; its own by default.
     """
 
     __slots__ = (
         "_clock",
         "_connection",
+        "_is_due",
         "_is_ended",
         "_is_lost",
         "_is_ready",
@@ -63,13 +91,19 @@ class EventStream:
         "_sending_since",
         "_taken",
         "_timer",
+        "_turn",
         "_wake",
-        "_writing",
         "_written_at",
     )
 
     def __init__(
-        self, connection: Connection, *, clock: Clock, limits: StreamLimits, name: str
+        self,
+        connection: Connection,
+        *,
+        clock: Clock,
+        limits: StreamLimits,
+        name: str,
+        turn: TurnWrites | None = None,
     ) -> None:
         self._connection = connection
         self._clock = clock
@@ -80,9 +114,12 @@ class EventStream:
         self._n_bytes = 0
         self._is_ready = False
         """The response has begun, and nothing is in the way of writing to it."""
-        self._writing: asyncio.Handle | None = None
+        self._turn = turn or TurnWrites()
+        self._is_due = False
+        """It will write at the end of this turn."""
         self._wake = asyncio.Event()
-        self._taken = asyncio.Event()
+        self._taken: asyncio.Event | None = None
+        """What a producer waits for, while one does."""
         self._is_ended = False
         self._is_lost = False
         self._sending_since: float | None = None
@@ -101,8 +138,9 @@ class EventStream:
 
     async def room(self) -> None:
         """Wait until the writer has taken what waits, or nobody reads any more."""
-        self._taken.clear()
-        await self._taken.wait()
+        if self.is_full and not self._is_lost:
+            self._taken = asyncio.Event()
+            await self._taken.wait()
 
     def put(self, data: bytes) -> None:
         """Send when the reader takes it; after the end or a loss, nothing happens."""
@@ -112,8 +150,9 @@ class EventStream:
         self._n_bytes += len(data)
         if self._n_bytes > self._limits.buffer_bytes and self._is_too_slow():
             self._cut(f"{self._n_bytes} bytes wait for it")
-        elif self._is_ready and self._writing is None:
-            self._writing = self._loop.call_soon(self._write)
+        elif self._is_ready and not self._is_due:
+            self._is_due = True
+            self._turn.add(self)
 
     def _is_too_slow(self) -> bool:
         """A reader that is waited for, or a producer that never waits for its writer."""
@@ -129,7 +168,7 @@ class EventStream:
         """Stop: the client is gone. Idempotent."""
         self._is_lost = True
         self._wake.set()
-        self._taken.set()
+        self._tell_producer()
 
     async def run(self, send: Send) -> None:
         """Send until the end or the loss of the client."""
@@ -148,8 +187,6 @@ class EventStream:
                     await self._wait_for_trouble()
         finally:
             self._is_ready = False
-            if self._writing is not None:
-                self._writing.cancel()
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -170,22 +207,34 @@ class EventStream:
         finally:
             self._is_ready = False
 
+    def write_due(self) -> None:
+        """Write what has gathered in this turn; called by `TurnWrites`."""
+        self._is_due = False
+        if self._is_ready:
+            self._write()
+
     def _write(self) -> None:
         """Write what has gathered."""
-        self._writing = None
         if not self._n_bytes or self._is_lost:
             return
+        connection = self._connection
         # A connection may find only at the end of the turn before that its reader is slow.
-        if not self._connection.is_choked:
-            self._connection.write(self._take())
+        if not connection.is_choked:
+            connection.write(self._take())
             self._written_at = self._clock.monotonic_s()
-        if self._connection.is_choked:
+        if connection.is_choked:
             self._wake.set()
 
     def _take(self) -> bytes:
         parts, self._parts, self._n_bytes = self._parts, [], 0
-        self._taken.set()
+        if self._taken is not None:
+            self._tell_producer()
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _tell_producer(self) -> None:
+        if self._taken is not None:
+            self._taken.set()
+            self._taken = None
 
     def _check(self) -> None:
         """Look after silence and stalls, now and every so often."""

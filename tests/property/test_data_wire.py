@@ -39,7 +39,7 @@ from protocol.data_wire import (
     unpack_task,
 )
 from protocol.errors import ERROR_CODES, ErrorBody, ProtocolError
-from protocol.frame_wire import FRAME_BYTES, pack_chunk, pack_frame, split
+from protocol.frame_wire import FRAME_BYTES, pack_chunk, pack_frame, pack_short, split
 from protocol.tasks import ChatMessage, ChatTask, ToolDefinition
 from tests.support.builders import MODEL, a_command_id, an_instance_id
 
@@ -262,6 +262,7 @@ def test_what_cannot_be_sent_is_replaced_and_holds_nothing_up() -> None:
 def test_a_long_chunk_is_cut_into_short_ones_that_say_the_same(chunk: Chunk) -> None:
     pieces = split(chunk)
     assert pack_chunk(chunk) == tuple(map(pack_frame, pieces))
+    assert pack_short(chunk) == (pack_frame(chunk) if len(pieces) == 1 else None)
     assert all(len(packed) <= FRAME_BYTES + 100 for packed in pack_chunk(chunk))
     assert "".join(piece.text for piece in pieces) == chunk.text
     assert "".join(piece.reasoning for piece in pieces) == chunk.reasoning

@@ -49,7 +49,9 @@ def test_both_paths_give_the_text_as_it_was_said(texts: list[tuple[str, bool]]) 
         *(Chunk("", text) if is_reasoning else Chunk(text) for text, is_reasoning in texts),
         Finished("stop", Usage(5, 3)),
     ]
-    assert decoded([stream(texts, reorder=False)]) == expected
+    whole = stream(texts, reorder=False)
+    assert decoded([whole]) == expected
+    assert decoded([event + b"\n\n" for event in whole.split(b"\n\n")[:-1]]) == expected
     assert decoded([stream(texts, reorder=True)]) == expected
 
 
