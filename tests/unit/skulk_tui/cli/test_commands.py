@@ -17,6 +17,7 @@ from tests.support.builders import MODEL, NOW_MS, a_command_id, an_instance_id
 from tests.support.cluster_documents import SIX_WORDS, TOKEN_ID
 from tests.support.command_line import skulk, unread_pipe
 from tests.support.fake_node import FakeNode, a_state_document, a_view, refusal
+from tests.support.json_document import KINDS
 from tests.support.scripted_session import ScriptedSession
 from tests.support.session_answers import refusal as scripted_refusal
 from tests.support.source_tree import ROOT
@@ -527,6 +528,10 @@ def test_a_bad_address_is_one_line_and_a_remedy() -> None:
     ran = skulk("ps", "--node", "http://a:b@c")
     assert ran.code == 2
     assert len(ran.err.splitlines()) == 2
+
+
+def test_the_records_of_every_kind_are_documented() -> None:
+    assert {case.kind: case.record for case in CASES}.items() <= KINDS.items()
 
 
 def test_the_manual_names_every_verb_and_every_kind() -> None:
