@@ -101,9 +101,9 @@ class Prompt(LineWidget):
         self._completions = ()
         self.redraw()
 
-    def recall(self, commands: Sequence[str]) -> None:
+    def recall(self, lines: Sequence[str]) -> None:
         """Have earlier commands at hand, the oldest first, in place of those before."""
-        self._history["command"] = list(commands)
+        self._history["command"] = list(lines)
 
     def make_lines(self, width: int, height: int) -> Sequence[Line]:
         """Draw the mark, the text around its cursor, and what Enter would do."""
