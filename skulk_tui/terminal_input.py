@@ -26,6 +26,10 @@ PASTE_PAUSE_S: Final = 5.0
 _ESC: Final = b"\x1b"
 _PASTE_BEGINS: Final = b"\x1b[200~"
 _PASTE_ENDS: Final = b"\x1b[201~"
+_TYPED_AFTER_ESCAPE: Final = frozenset(
+    bytes([code]) for code in range(ord("!"), 127) if chr(code) not in "NOPX[\\]^_"
+)
+"""Printable, and no beginning of a sequence."""
 _SEQUENCE: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
 _SEQUENCE_BEGINS: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*\Z")
 _MODE_REPORT: Final = re.compile(rb"\x1b\[\?\d+;\d+\$y")
@@ -129,7 +133,10 @@ class TerminalInput:
         kind = held[1:2]
         if not kind:
             return self._wait(now, self._escape_delay_s)
-        if kind == _ESC:
+        # Esc and a key that was typed soon after it come in one lump over a slow line, just as Alt
+        # with that key does; nothing here is on Alt, and the parser would make another letter of
+        # it.
+        if kind == _ESC or kind in _TYPED_AFTER_ESCAPE:
             items.append(LoneEscape())
             self._held = held[1:]
             return True

@@ -41,7 +41,6 @@ def merged(items: list[Item]) -> list[Item]:
         b"\x1b[A",
         b"\x1b[1;5C",
         b"\x1bOP",
-        b"\x1bx",
         b"\x1b[<0;120;7M",
         b"\x1b[?2026;2$y",
         b"\x1b[48;24;80;480;800t",
@@ -112,6 +111,14 @@ def test_a_lone_escape_is_told_after_its_delay() -> None:
     assert machine.tick(now=1.01) == []
     assert machine.tick(now=1.03) == [LoneEscape()]
     assert machine.deadline is None
+
+
+@pytest.mark.parametrize("key", ["4", "j", ":", "/", "G", "q"])
+@pytest.mark.parametrize("is_one_lump", [True, False])
+def test_a_key_typed_soon_after_escape_is_that_key(key: str, *, is_one_lump: bool) -> None:
+    """Over a slow line both come at once, and would be the letter ¢."""
+    pieces = [f"\x1b{key}".encode()] if is_one_lump else [b"\x1b", key.encode()]
+    assert fed(*pieces) == [LoneEscape(), key]
 
 
 def test_two_escapes_are_two_keys() -> None:
