@@ -8,12 +8,15 @@ screen, and only the stretch of a line from its first to its last changed cell i
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, get_args
+from typing import Final, get_args
+from weakref import WeakKeyDictionary
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
+from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
 from textual.events import Resize
 from textual.geometry import Region
 from textual.strip import Strip
@@ -22,6 +25,7 @@ from textual.widget import Widget
 from skulk_tui.lines import EMPTY, Line, Tone, cleaned, fit, toned, width_of
 
 _TONES: tuple[Tone, ...] = get_args(Tone)
+_CURSOR: Final = ("cursor", "cursor")
 _FAILED: Final = toned("this could not be drawn; the log has the story", "bad")
 _log = logging.getLogger(__name__)
 
@@ -37,8 +41,6 @@ class _Looks:
 
 class LineWidget(Widget):
     """A widget made of lines; subclasses give them."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"tone--{tone}" for tone in _TONES} | {"cursor"}
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # ruff: ignore[builtin-argument-shadowing]  # Textual's own names
         super().__init__(id=id, classes=classes)
@@ -140,23 +142,30 @@ class LineWidget(Widget):
 
     def _find_looks(self) -> "_Looks":
         if self._looks is None:
-            own = self.rich_style
-            tones: Mapping[Tone, Style] = {
-                tone: own + self.get_component_rich_style(f"tone--{tone}", partial=True)
-                for tone in _TONES
-            }
+            own, tones = self.rich_style, _tone_styles(self)
+            usual: Mapping[Tone, Style] = {tone: own + tones[tone] for tone in _TONES}
             # Over the tones: their colours cannot be read on the cursor's ground.
-            cursor = self.get_component_rich_style("cursor", partial=True)
-            under: Mapping[Tone, Style] = {tone: style + cursor for tone, style in tones.items()}
+            under: Mapping[Tone, Style] = {
+                tone: style + tones["cursor"] for tone, style in usual.items()
+            }
             ground = self.background_colors[1]
-            self._looks = _Looks(ground=ground, usual=tones, under_cursor=under)
+            self._looks = _Looks(ground=ground, usual=usual, under_cursor=under)
         return self._looks
 
+    @property
+    def tone_rules(self) -> str:
+        """Names the style sheet's rules for tones that are this widget's, beside those of all."""
+        return ""
+
     def notify_style_update(self) -> None:
-        """Forget what was drawn in the styles before: the theme or the focus changed."""
+        """Draw anew where theme, focus or a class above has changed what lines look like."""
         super().notify_style_update()
-        self._looks = None
+        before, self._looks = self._looks, None
+        if before is not None and self.is_attached and self._find_looks() == before:
+            return
         self._strips.clear()
+        if before is not None:
+            self.refresh()
 
     def on_resize(self, event: Resize) -> None:
         """Lay the lines out for another size."""
@@ -165,6 +174,43 @@ class LineWidget(Widget):
         self._lines = ()
         self.redraw()
         self.refresh()
+
+
+@dataclass(slots=True)
+class _KnownTones:
+    """What a style sheet says of tones, as long as its rules are these."""
+
+    rules: object
+    by_rules_of: dict[str, Mapping[str, Style]]
+    """By `LineWidget.tone_rules`."""
+
+
+_known_tones: WeakKeyDictionary[Stylesheet, _KnownTones] = WeakKeyDictionary()
+
+
+def _tone_styles(widget: LineWidget) -> Mapping[str, Style]:
+    """Work out what the style sheet says of tones and of the cursor, once a theme.
+
+    Textual's own way (`COMPONENT_CLASSES`) does so for each widget whenever a class or the focus
+    changes somewhere above it: a third of the way to the first paint, and of each change of view.
+    """
+    sheet = widget.app.stylesheet  # pyright: ignore[reportUnknownMemberType]  its `App` names no result type
+    known = _known_tones.get(sheet)
+    if known is None or known.rules is not sheet.rules_map:
+        known = _known_tones[sheet] = _KnownTones(sheet.rules_map, {})
+    own = widget.tone_rules
+    if own not in known.by_rules_of:
+        named = (*((tone, f"tone--{tone}") for tone in _TONES), _CURSOR)
+        known.by_rules_of[own] = {name: _style_in(widget, part, sheet) for name, part in named}
+    return known.by_rules_of[own]
+
+
+def _style_in(widget: LineWidget, class_name: str, sheet: Stylesheet) -> Style:
+    """Give the style of a part of a widget that is no widget of its own."""
+    part = DOMNode(classes=class_name)
+    part._attach(widget)  # pyright: ignore[reportPrivateUsage]  # ruff: ignore[private-member-access]  as Textual does for component classes
+    sheet.apply(part)  # pyright: ignore[reportUnknownMemberType]  its cache names no types
+    return part.styles.partial_rich_style
 
 
 def _segments(content: Line, styles: Mapping[Tone, Style]) -> Sequence[Segment]:

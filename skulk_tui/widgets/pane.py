@@ -50,6 +50,11 @@ class Pane(LineWidget, can_focus=True):
         """Move to the first or last line."""
 
     @property
+    def tone_rules(self) -> str:
+        """What is old is dimmed, in panes alone."""
+        return "stale" if self.screen.has_class("stale") else ""
+
+    @property
     def page(self) -> int:
         """How many lines a page has."""
         return max(1, self.size.height - 2)

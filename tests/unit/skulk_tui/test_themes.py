@@ -1,9 +1,12 @@
+from importlib import resources
 from itertools import product
+from typing import get_args
 
 import pytest
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
+from skulk_tui.lines import Tone
 from skulk_tui.themes import GROUNDS, PAIRS, TEXT, THEMES
 
 LEAST_CONTRAST = 4.5
@@ -76,3 +79,18 @@ def test_no_variable_is_missing_that_a_style_sheet_may_use() -> None:
     for theme in THEMES.values():
         counterpart = BUILTIN_THEMES["ansi-dark" if theme.ansi else "textual-dark"]
         assert variables(counterpart).keys() - variables(theme).keys() == set()
+
+
+def test_each_tone_has_a_rule_and_none_depends_on_more_than_widgets_look_at() -> None:
+    sheet = resources.files("skulk_tui").joinpath("theme.tcss").read_text(encoding="utf-8")
+    selectors = [
+        selector.strip()
+        for line in sheet.splitlines()
+        if ".tone--" in line or ".cursor" in line
+        for selector in line.partition("{")[0].split(",")
+    ]
+    named = {f".tone--{tone}" for tone in get_args(Tone)} | {".cursor"}
+    assert {f"LineWidget > {part}" for part in named} <= set(selectors)
+    # `LineWidget.tone_rules` tells these apart, and no others.
+    known = tuple(f"{owner} > {part}" for owner in ("LineWidget", ".stale Pane") for part in named)
+    assert [selector for selector in selectors if selector not in known] == []
