@@ -76,6 +76,8 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         self._on_painted = on_painted
         self._seat_screen: SeatScreen | None = None
         seat.shell = self
+        # Nothing here pops up over the rest: the widgets that would are not even made.
+        self._disable_notifications = self._disable_tooltips = True
         self._begin_in(theme)
 
     # ---- Life ----
@@ -93,9 +95,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         return self._seat_screen
 
     def on_mount(self) -> None:
-        """Say what is to be followed, and start the clocks."""
-        for topic in ROW_TOPICS:
-            self.seat.link.subscribe(topic)
+        """Start the clocks."""
         self.set_interval(1.0 / _POLL_HZ, self._commit)
         self.set_interval(TICK_S, self._tick)
 
@@ -104,6 +104,8 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
+        for topic in ROW_TOPICS:
+            self.seat.link.subscribe(topic)
         self.seat.link.start()
         if self._on_painted is not None:
             self._on_painted()
