@@ -321,12 +321,9 @@ def test_a_bug_of_the_node_ends_with_1(case: Case, node: FakeNode) -> None:
 @pytest.mark.parametrize(
     ("code", "status", "exit_code"),
     [
-        ("request.invalid", 400, 2),
         ("cluster.peer_unreachable", 502, 3),
         ("request.forbidden", 403, 4),
-        ("request.unauthenticated", 401, 4),
         ("placement.busy", 409, 5),
-        ("request.overloaded", 503, 1),
     ],
 )
 @ASKING
