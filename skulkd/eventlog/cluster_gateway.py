@@ -77,6 +77,8 @@ class ClusterGateway:
         self._calls = calls
         self._limits = limits or GatewayLimits()
         self._random_bytes = random_bytes
+        # Asking for the running loop is a system call, and each command would ask.
+        self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._ways = asyncio.Semaphore(MAX_ANSWERING)
         """The master works on so many commands of one node; the others wait their turn here."""
@@ -111,7 +113,7 @@ class ClusterGateway:
         self._changed.set()
 
     async def _send(self, command: Command) -> CommandReply:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         deadline_s = loop.time() + self._limits.master_wait_s
         last: SkulkError | None = None
         while True:
@@ -171,7 +173,7 @@ class ClusterGateway:
         self._changed.set()
         term = self._masters.term
         left = [patience for patience, asked in self._asking.items() if asked != term]
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._loop.time()
         for patience in left:
             del self._asking[patience]
             if not patience.expired():  # else it ends in this very turn by itself
@@ -186,7 +188,7 @@ class ClusterGateway:
 
     async def _wait_replica(self, seq: int) -> None:
         """Wait until this node's replica shows what was committed, within a bound."""
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reached: asyncio.Future[None] = self._loop.create_future()
         self._n_reached += 1
         waiting = (seq, self._n_reached, reached)
         heapq.heappush(self._reached, waiting)

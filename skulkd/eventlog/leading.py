@@ -111,6 +111,8 @@ class LeadingTerm:
         self._readings = readings
         self._clock = clock
         self._limits = limits
+        # Asking for the running loop is a system call, and each command would ask.
+        self._loop = asyncio.get_running_loop()
         self._first_seq = tail.seq + 1
         self._voters_changed_seq = 0
         """Of the last event that changed who votes, or how."""
@@ -304,7 +306,7 @@ class LeadingTerm:
         if events:
             self._place(events, at_ms=at_ms, command_id=command_id)
         seq = self._tail.seq
-        committed: asyncio.Future[Durable] = asyncio.get_running_loop().create_future()
+        committed: asyncio.Future[Durable] = self._loop.create_future()
         decided = _Waiting(seq, until_s, committed, command_id)
         self._decided.append(decided)
         self._decided_seqs[command_id] = seq
@@ -367,7 +369,7 @@ class LeadingTerm:
     async def _wait_committed(self, seq: int, until_s: float) -> Durable:
         if seq <= self._tail.commit_seq:
             return durable_of(seq, self._own_copy(), self._other_copies())
-        committed: asyncio.Future[Durable] = asyncio.get_running_loop().create_future()
+        committed: asyncio.Future[Durable] = self._loop.create_future()
         self._watching.append(_Waiting(seq=seq, until_s=until_s, committed=committed))
         return await committed
 
