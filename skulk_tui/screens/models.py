@@ -67,6 +67,20 @@ _ROOM_FOR_SUM: Final = 12
 
 
 @final
+class _FittedPane(TextPane):
+    """A pane whose lines are made for its width, and anew when that changes."""
+
+    def __init__(self, name: str, title: str, *, dash: str, fit: Callable[[], None]) -> None:
+        super().__init__(name, title, dash=dash)
+        self._fit = fit
+
+    def on_resize(self, event: Resize) -> None:
+        """Have the lines made; Textual has the base class do its part too."""
+        del event
+        self._fit()
+
+
+@final
 class ModelsView(View):
     """The screen Models."""
 
@@ -103,7 +117,7 @@ class ModelsView(View):
             dash=dash,
         )
         self.plans = TablePane("plans", "Plans", TableModel(PLAN_COLUMNS), empty=(), dash=dash)
-        self.sum = TextPane("sum", "", dash=dash)
+        self.sum = _FittedPane("sum", "", dash=dash, fit=self._show_sum)
         self.runs = BlockPane("runs", "Runs", empty=("not placed",), dash=dash)
         self.line = TextPane("line", "Command", dash=dash)
         self.right = Container(self.plans, self.sum, self.runs, id="models-right")

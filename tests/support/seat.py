@@ -29,8 +29,11 @@ from skulk_tui.target import Target
 from skulk_tui.terminal import ThemeName
 from skulk_tui.tls_pins import TlsTrust
 from skulk_tui.view_state import Changes, ViewState
+from tests.support.frames import check_frame
 
 WAIT_S: Final = 10.0
+SIZES: Final = ((60, 16), (80, 24), (160, 50))
+"""Columns and rows that every screen is drawn for."""
 QUIET_S: Final = 0.01
 """After keys: what they began may begin."""
 REMOVED_S: Final = 1.0
@@ -129,6 +132,15 @@ class SeatUnderTest:
     async def until_shows(self, *words: str) -> None:
         """Wait until all words are on the screen."""
         await self.until(lambda: all(word in self.text for word in words), f"{words}")
+
+
+async def check_sizes(
+    seat: SeatUnderTest, name: str, sizes: tuple[tuple[int, int], ...] = SIZES
+) -> None:
+    """Compare what is drawn with a frame for each size of the terminal; the last one stays."""
+    for columns, rows in sizes:
+        await seat.resize(columns, rows)
+        check_frame(f"{name}-{columns}x{rows}", await seat.settled())
 
 
 async def _emptied(pump: MessagePump) -> None:

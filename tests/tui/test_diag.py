@@ -12,7 +12,7 @@ from tests.support.builders import NOW_MS, a_command_id, a_node_id
 from tests.support.den_cluster import den_health, den_log_line, fill
 from tests.support.frames import check_frame
 from tests.support.scripted_session import ScriptedSession
-from tests.support.seat import SeatUnderTest, a_seat
+from tests.support.seat import SeatUnderTest, a_seat, check_sizes
 
 
 @pytest.fixture
@@ -30,12 +30,11 @@ async def _go(seat: SeatUnderTest, *, tab: int = 0) -> None:
         await seat.press("right_square_bracket")
 
 
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (160, 50)], ids=lambda size: f"{size[0]}")
-def test_health_is_as_drawn(node: ScriptedSession, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_health_is_as_drawn(node: ScriptedSession, tmp_path: Path) -> None:
     async def story() -> None:
-        async with a_seat(node.url, tmp_path, size=size) as seat:
+        async with a_seat(node.url, tmp_path) as seat:
             await _go(seat)
-            check_frame(f"diag-health-{size[0]}x{size[1]}", await seat.settled())
+            await check_sizes(seat, "diag-health")
 
     asyncio.run(story())
 

@@ -14,7 +14,7 @@ from tests.support.den_cluster import LLAMA, den_failure, fill
 from tests.support.frames import check_frame
 from tests.support.plan_documents import small_instance, type_command, usual_previews
 from tests.support.scripted_session import ScriptedSession
-from tests.support.seat import a_seat
+from tests.support.seat import a_seat, check_sizes
 
 _SIZES = ((60, 16), (80, 24), (160, 50))
 
@@ -27,19 +27,18 @@ def node() -> Iterator[ScriptedSession]:
         yield scripted
 
 
-@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_an_instance_shows_shards_figures_failures_and_its_engines_log(
-    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+    node: ScriptedSession, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        async with a_seat(node.url, tmp_path, size=size) as seat:
+        async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("attic-mini")
             await type_command(seat, f"instance {an_instance_id(1)}")
             await seat.until_shows("Shards 3", "no attempt has failed")
             await seat.until(
                 lambda: [one.instance_id for one in node.subscribed("logs")] == [an_instance_id(1)]
             )
-            check_frame(f"instance-{size[0]}x{size[1]}", await seat.settled())
+            await check_sizes(seat, "instance")
             await seat.press("x")
             await seat.until_shows("3 requests are running")
             await seat.press("escape", "down", "enter")

@@ -25,7 +25,6 @@ from tests.support.den_cluster import (
     den_node,
     fill,
 )
-from tests.support.frames import check_frame
 from tests.support.plan_documents import (
     accepted,
     no_fit,
@@ -36,10 +35,9 @@ from tests.support.plan_documents import (
     usual_previews,
 )
 from tests.support.scripted_session import ScriptedSession
-from tests.support.seat import SeatUnderTest, a_seat
+from tests.support.seat import SeatUnderTest, a_seat, check_sizes
 from tests.support.session_answers import Scripted, plain, refusal
 
-_SIZES = ((60, 16), (80, 24), (160, 50))
 _HOSTILE = (
     ("[red]x[/red]", "[red]x[/r"),
     ("\x1b[31mred\x07", "[31mred"),
@@ -72,14 +70,11 @@ def _wishes(node: ScriptedSession) -> list[str]:
     return [one.query for one in node.asked("GET", _PREVIEWS)]
 
 
-@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_models_and_the_plan_are_as_drawn(
-    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
-) -> None:
+def test_models_and_the_plan_are_as_drawn(node: ScriptedSession, tmp_path: Path) -> None:
     async def story() -> None:
-        async with a_seat(node.url, tmp_path, size=size) as seat:
+        async with a_seat(node.url, tmp_path) as seat:
             await _go(seat, "fits", "no fit")
-            check_frame(f"models-plan-{size[0]}x{size[1]}", await seat.settled())
+            await check_sizes(seat, "models-plan")
 
     asyncio.run(story())
 
@@ -210,15 +205,14 @@ def test_a_plan_is_made_anew_when_the_cluster_changes(
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_a_refusal_names_the_term_the_shortage_and_the_change_that_fits(
-    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+    node: ScriptedSession, tmp_path: Path
 ) -> None:
     async def story() -> None:
         node.answer("GET", _PREVIEWS, previews([], no_fit()))
-        async with a_seat(node.url, tmp_path, size=size) as seat:
+        async with a_seat(node.url, tmp_path) as seat:
             await _go(seat, "no fit")
-            check_frame(f"models-refusal-{size[0]}x{size[1]}", await seat.settled())
+            await check_sizes(seat, "models-refusal")
             await seat.press("enter")
             await seat.until_shows("error: rack-a6k: 0.99 GiB are needed")
             await seat.press("F")
@@ -227,15 +221,14 @@ def test_a_refusal_names_the_term_the_shortage_and_the_change_that_fits(
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_phases_are_told_node_by_node_with_bytes_rate_and_time_left(
-    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
+    node: ScriptedSession, tmp_path: Path
 ) -> None:
     async def story() -> None:
         node.rows("placements", {row_key("instance", an_instance_id(7)): small_instance("load")})
-        async with a_seat(node.url, tmp_path, size=size) as seat:
+        async with a_seat(node.url, tmp_path) as seat:
             await _go(seat, "load", "fits")
-            check_frame(f"models-phases-{size[0]}x{size[1]}", await seat.settled())
+            await check_sizes(seat, "models-phases")
 
     asyncio.run(story())
 
@@ -429,16 +422,13 @@ def test_hostile_node_names_are_shown_literally_aligned_and_in_no_command(
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("size", _SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_without_models_the_screen_says_how_to_get_one(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
+def test_without_models_the_screen_says_how_to_get_one(tmp_path: Path) -> None:
     async def story(node: ScriptedSession) -> None:
-        async with a_seat(node.url, tmp_path, size=size) as seat:
+        async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("attic-mini")
             await seat.press("2")
             await seat.until_shows("no model has a card here", "choose a model")
-            check_frame(f"models-empty-{size[0]}x{size[1]}", await seat.settled())
+            await check_sizes(seat, "models-empty")
 
     with ScriptedSession() as node:
         fill(node)

@@ -9,9 +9,8 @@ import pytest
 from protocol.session import Unsubscribe, row_key
 from tests.support.builders import a_node_id
 from tests.support.den_cluster import den_log_line, fill
-from tests.support.frames import check_frame
 from tests.support.scripted_session import ScriptedSession
-from tests.support.seat import SeatUnderTest, a_seat
+from tests.support.seat import SeatUnderTest, a_seat, check_sizes
 
 
 @pytest.fixture
@@ -27,12 +26,11 @@ async def _open_first_node(seat: SeatUnderTest) -> None:
     await seat.until_shows("- Runs 1", "is late")
 
 
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (160, 50)], ids=lambda size: f"{size[0]}")
-def test_a_node_is_as_drawn(node: ScriptedSession, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_a_node_is_as_drawn(node: ScriptedSession, tmp_path: Path) -> None:
     async def story() -> None:
-        async with a_seat(node.url, tmp_path, size=size) as seat:
+        async with a_seat(node.url, tmp_path) as seat:
             await _open_first_node(seat)
-            check_frame(f"node-{size[0]}x{size[1]}", await seat.settled())
+            await check_sizes(seat, "node")
 
     asyncio.run(story())
 

@@ -11,11 +11,8 @@ import pytest
 
 from protocol.session import row_key
 from tests.support.den_cluster import den_head, den_member, den_node, fill
-from tests.support.frames import check_frame
 from tests.support.scripted_session import ScriptedSession
-from tests.support.seat import SeatUnderTest, a_seat
-
-SIZES = ((60, 16), (80, 24), (160, 50))
+from tests.support.seat import a_seat, check_sizes
 
 
 @pytest.fixture
@@ -25,13 +22,6 @@ def node() -> Iterator[ScriptedSession]:
         yield scripted
 
 
-async def check_frames(seat: SeatUnderTest, state: str) -> None:
-    """[15] Compare the screen in each of the three sizes."""
-    for columns, rows in SIZES:
-        await seat.resize(columns, rows)
-        check_frame(f"state-{state}-{columns}x{rows}", await seat.settled())
-
-
 def test_without_a_node_the_reason_and_the_remedy_stand_there(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
@@ -39,7 +29,7 @@ def test_without_a_node_the_reason_and_the_remedy_stand_there(
         node.close()
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("CONNECTING", "retry now")
-            await check_frames(seat, "connecting")
+            await check_sizes(seat, "state-connecting")
 
     asyncio.run(story())
 
@@ -51,10 +41,10 @@ def test_while_it_learns_what_there_is_it_says_how_far_it_is(
         node.withhold("models")
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("SYNC 80%", "attic-mini")
-            await check_frames(seat, "syncing")
+            await check_sizes(seat, "state-syncing")
             node.release()
             await seat.until_shows("LIVE")
-            await check_frames(seat, "live")
+            await check_sizes(seat, "state-live")
 
     asyncio.run(story())
 
@@ -68,7 +58,7 @@ def test_a_session_that_is_taken_up_again_shows_the_last_view_meanwhile(
             node.withhold("cluster", "models")
             node.drop()
             await seat.until_shows("RESUME", "attic-mini")
-            await check_frames(seat, "resuming")
+            await check_sizes(seat, "state-resuming")
             node.release()
             await seat.until_shows("LIVE")
 
@@ -84,10 +74,10 @@ def test_silence_makes_it_stale_and_then_lost_and_nothing_old_looks_live(
             node.stall()
             await seat.until_shows("STALE")
             await seat.until(lambda: seat.app.screen.has_class("stale"))
-            await check_frames(seat, "stale")
+            await check_sizes(seat, "state-stale")
             node.close()
             await seat.until_shows("LOST", "no node answers", "retry 2 in")
-            await check_frames(seat, "lost")
+            await check_sizes(seat, "state-lost")
             await seat.press("x")
             await seat.until_shows("not while the link is lost")
 
@@ -135,7 +125,7 @@ def test_another_version_is_named_with_both_and_the_remedy(
         node.version = 9
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("NODE INCOMPATIBLE", "version 9", "this program 1")
-            await check_frames(seat, "incompatible")
+            await check_sizes(seat, "state-incompatible")
 
     asyncio.run(story())
 
@@ -145,7 +135,7 @@ def test_a_refused_key_is_named_with_its_source(tmp_path: Path) -> None:
         with ScriptedSession(api_key="skulk-aaaaaaaa-" + "b" * 32) as node:
             async with a_seat(node.url, tmp_path) as seat:
                 await seat.until_shows("NO ACCESS", "key from none")
-                await check_frames(seat, "denied")
+                await check_sizes(seat, "state-denied")
 
     asyncio.run(story())
 
@@ -165,7 +155,7 @@ def test_what_the_cluster_says_of_itself_is_a_word_in_the_status_row(
         node.rows("cluster", {"cluster": den_head(**changes)})
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("LIVE", words)
-            await check_frames(seat, state)
+            await check_sizes(seat, f"state-{state}")
 
     asyncio.run(story())
 
@@ -176,16 +166,16 @@ def test_a_slow_feed_pause_and_read_only_are_words_too(
     async def story() -> None:
         async with a_seat(node.url, tmp_path, is_readonly=True) as seat:
             await seat.until_shows("LIVE", "RO")
-            await check_frames(seat, "read-only")
+            await check_sizes(seat, "state-read-only")
             await seat.resize(80, 24)
             node.feed("summary")
             await seat.until_shows("SUMMARY FEED")
-            await check_frames(seat, "coalesced")
+            await check_sizes(seat, "state-coalesced")
             node.feed("full")
             await seat.until(lambda: "SUMMARY" not in seat.text)
             await seat.press("p")
             await seat.until_shows("PAUSED")
-            await check_frames(seat, "paused")
+            await check_sizes(seat, "state-paused")
             await seat.resize(80, 24)
             node.rows("cluster", {"cluster": den_head(ready=9)})
             await seat.until_shows("9 ready")

@@ -13,9 +13,8 @@ from protocol.ids import ModelId
 from protocol.session import row_key
 from tests.support.builders import GIB, a_node_id
 from tests.support.den_cluster import LLAMA, QWEN, den_transfer, fill
-from tests.support.frames import check_frame
 from tests.support.scripted_session import ScriptedSession
-from tests.support.seat import SeatUnderTest, a_seat
+from tests.support.seat import SeatUnderTest, a_seat, check_sizes
 
 
 def _disk(number: int, *models: tuple[ModelId, int, bool]) -> StorageDocument:
@@ -63,14 +62,11 @@ async def _go(seat: SeatUnderTest) -> None:
     await seat.until_shows("- On disk 3", "Transfers 1", "did not answer")
 
 
-@pytest.mark.parametrize("size", [(60, 16), (80, 24), (160, 50)], ids=lambda size: f"{size[0]}")
-def test_the_store_is_as_drawn(
-    node: ScriptedSession, tmp_path: Path, size: tuple[int, int]
-) -> None:
+def test_the_store_is_as_drawn(node: ScriptedSession, tmp_path: Path) -> None:
     async def story() -> None:
-        async with a_seat(node.url, tmp_path, size=size) as seat:
+        async with a_seat(node.url, tmp_path) as seat:
             await _go(seat)
-            check_frame(f"store-{size[0]}x{size[1]}", await seat.settled())
+            await check_sizes(seat, "store")
 
     asyncio.run(story())
 
