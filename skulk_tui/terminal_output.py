@@ -33,6 +33,7 @@ class TerminalOutput:
         self, descriptor: int, *, on_drop: Callable[[], None], on_gone: Callable[[], None]
     ) -> None:
         self._descriptor = descriptor
+        self._may_block = os.get_blocking(descriptor)
         self._on_drop = on_drop
         self._on_gone = on_gone
         self._changed = threading.Condition()
@@ -123,13 +124,18 @@ class TerminalOutput:
             return data
 
     def _deliver(self, data: bytes) -> None:
-        """Write all of it, in pieces, for a terminal may block in the middle of one."""
+        """Write all of it, in pieces, for a terminal may block in the middle of one.
+
+        One that does not block is asked whether it takes more only once it takes nothing: after
+        each call to the system this thread waits for its turn behind the one that draws.
+        """
         rest = memoryview(data)
+        asks = self._may_block
         while rest and not self._abandons_frame:
-            _, writable, _ = select.select([], [self._descriptor], [], _LOOK_AGAIN_S)
-            if not writable:
+            if asks and not select.select([], [self._descriptor], [], _LOOK_AGAIN_S)[1]:
                 continue
             try:
                 rest = rest[os.write(self._descriptor, rest[:_CHUNK_BYTES]) :]
+                asks = self._may_block
             except BlockingIOError:
-                continue
+                asks = True

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from protocol.errors import SkulkError
-from skulk_tui.lines import Line, Span, Tone, line, span, toned
+from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
 from skulk_tui.view_state import LineBuffer, LineItem
 from skulk_tui.widgets.pane import Pane
 
@@ -45,6 +45,8 @@ class LogPane(Pane):
         self._items: Sequence[LineItem] = ()
         self._n_forgotten = 0
         self._refusal: SkulkError | None = None
+        self._written: dict[int, tuple[LineItem, Line]] = {}
+        """What is shown, by the items' counts: a frame has most of the lines of the one before."""
         self._bottom: int | None = None
         """Count of the item shown last; None follows the newest."""
 
@@ -68,7 +70,10 @@ class LogPane(Pane):
         keep: Callable[[LineItem], bool] | None = None,
     ) -> None:
         """Show what a subscription has brought, or why it brings nothing."""
-        self._items = [item for item in buffer.items if keep is None or item.gap or keep(item)]
+        items = buffer.items
+        self._items = (
+            list(items) if keep is None else [item for item in items if item.gap or keep(item)]
+        )
         self._n_forgotten = buffer.n_forgotten
         self._refusal = refusal
         self.redraw()
@@ -110,9 +115,16 @@ class LogPane(Pane):
         if not self._items:
             return [toned("   no line has come yet", "dim")]
         end = len(self._items) - self._n_below
-        return [self._line_of(item) for item in self._items[max(0, end - height) : end]]
+        shown = self._items[max(0, end - height) : end]
+        lines = [self._line_of(item) for item in shown]
+        self._written = {item.n: (item, made) for item, made in zip(shown, lines, strict=True)}
+        return lines
 
     def _line_of(self, item: LineItem) -> Line:
+        before, made = self._written.get(item.n, (None, EMPTY))
+        return made if before is item else self._write(item)
+
+    def _write(self, item: LineItem) -> Line:
         if item.gap:
             return line(Span(" -- gap: ", "warn"), span(item.gap, "warn"), Span(" --", "warn"))
         return (Span(" "), *self._form(item.item))
