@@ -160,6 +160,7 @@ def test_a_key_that_may_only_read_is_offered_nothing_and_asks_for_nothing(
         assert "x remove" not in screen.frame[-1]
         screen.type(":remove den-01\r")
         screen.until_shows("remove: the key may not")
+        screen.until_gone(":remove den-01")
         screen.type("?")
         screen.until_shows("Help")
         assert "Remove a node" not in screen.text
