@@ -42,16 +42,15 @@ class StreamLimits:
 class TurnWrites:
     """Has streams write at the end of a turn of the loop: one call for all that have something."""
 
-    __slots__ = ("_due", "_loop")
+    __slots__ = ("_due",)
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._due: list[EventStream] = []
 
     def add(self, stream: "EventStream") -> None:
         """Call `write_due` of a stream at the end of this turn."""
         if not self._due:
-            self._loop.call_soon(self._write)
+            asyncio.get_running_loop().call_soon(self._write)
         self._due.append(stream)
 
     def _write(self) -> None:
