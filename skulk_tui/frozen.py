@@ -24,8 +24,9 @@ def facts_of(view: ViewState, ref: Ref) -> object:
         case "instance":
             for item in view.instances:
                 if item.instance_id == ref.id:
-                    # How far it is on its way up does not matter: nobody uses it yet.
-                    phase = "loading" if item.phase in LOADING_PHASES else item.phase
+                    # That it comes up meanwhile does not matter: who stops it wants it gone.
+                    is_up = item.phase == "ready" or item.phase in LOADING_PHASES
+                    phase = "up" if is_up else item.phase
                     return (phase, item.desired, item.attempt, item.plan.plan_id)
         case "node":
             for node in view.nodes:

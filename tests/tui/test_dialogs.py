@@ -89,6 +89,28 @@ def test_readings_that_move_leave_a_dialog_as_it_is(node: ScriptedSession, tmp_p
     asyncio.run(story())
 
 
+def test_an_instance_that_becomes_ready_meanwhile_is_stopped_all_the_same(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    path, key = f"/instance/{SMALL_RUN}", row_key("instance", SMALL_RUN)
+    node.answer("DELETE", path, ACCEPTED)
+    node.rows("placements", {key: den_instance(2, "probe")})
+
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            await command(seat, f"stop {SMALL_RUN}")
+            await seat.until_shows("x stop now")
+            node.rows("placements", {key: den_instance(2)})
+            await seat.until(
+                lambda: all(one.phase == "ready" for one in seat.app.seat.view.instances)
+            )
+            await seat.press("x")
+            await seat.until(lambda: node.asked("DELETE", path))
+
+    asyncio.run(story())
+
+
 def test_on_a_protected_cluster_its_name_is_typed_before_any_change(
     node: ScriptedSession, tmp_path: Path
 ) -> None:
