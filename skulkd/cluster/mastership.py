@@ -309,6 +309,8 @@ class Mastership:
 
     def _on_link(self, peer: NodeId, state: LinkState) -> None:
         self._take(LinkSeen(peer=peer, is_refused=state == "refused"))
+        if state == "up":  # until it is heard it gets no requests, and the next beat may be far
+            self._send((peer,), self._heartbeat())
 
     def _take(self, given: Input) -> None:
         if len(self._inbox) >= MAX_WAITING and isinstance(given, Heard):

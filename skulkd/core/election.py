@@ -328,7 +328,10 @@ class ElectionMachine:
             return  # another process on this node's key; its heartbeats tell the operator
         match message:
             case Heartbeat():
+                was_alive = self._sight.is_alive(sender, now=now)
                 if self.peers.hear_heartbeat(sender, message, now=now):
+                    if not was_alive:  # it is to know at once that it is heard
+                        self._effects.append(Beat(to=sender))
                     self._on_heartbeat(sender, message, now)
             case Campaign():
                 self.peers.hear(sender, now=now)

@@ -402,6 +402,24 @@ def test_a_lost_member_that_is_back_renews_itself() -> None:
     tell(story)
 
 
+def test_a_node_that_is_back_takes_requests_once_its_links_are_up() -> None:
+    async def story(cluster: ElectedCluster) -> None:
+        master, (back, other) = master_and_others(cluster)
+        await back.crash()
+        await sleep(3.0)
+        assert not master.mastership.is_reachable(back.node_id)
+        await back.start()
+        pairs = [(one, back) for one in (master, other)] + [(back, one) for one in (master, other)]
+        for _ in range(300):
+            if all(near.transport.link(far.node_id) == "up" for near, far in pairs):
+                break
+            await sleep(0.01)
+        await sleep(0.1)  # a few ways of a word, and no heartbeat's time
+        assert all(near.mastership.is_reachable(far.node_id) for near, far in pairs)
+
+    tell(story)
+
+
 def test_an_idle_cluster_submits_nothing() -> None:
     async def story(cluster: ElectedCluster) -> None:
         await sleep(120.0)

@@ -4,6 +4,7 @@ import pytest
 
 from protocol.peer_messages import LogPosition, TermPair
 from skulkd.core.election_effects import (
+    Beat,
     HearCommit,
     SaveVote,
 )
@@ -270,3 +271,12 @@ def test_a_link_that_opens_again_does_not_make_the_former_process_alive() -> Non
     bench.refuse(2)
     bench.give(LinkSeen(peer=ANN, is_refused=False))
     assert not bench.machine.sight.is_alive(ANN, now=bench.now)
+
+
+def test_a_peer_newly_heard_gets_a_heartbeat_at_once() -> None:
+    bench = ElectionBench()
+    assert Beat(to=ANN) in bench.beat(2)
+    assert Beat(to=ANN) not in bench.beat(2), "once is enough"
+    bench.refuse(2)
+    bench.wait(1.1)
+    assert Beat(to=ANN) in bench.beat(2)
