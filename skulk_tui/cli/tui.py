@@ -39,7 +39,7 @@ def tui(
             theme=theme_named(theme, "--theme") if theme else None,
             is_ascii=ascii_only,
             is_readonly=readonly,
-        leaves_mouse=no_mouse,
+            leaves_mouse=no_mouse,
         )
         return run_tui(
             session.target,
