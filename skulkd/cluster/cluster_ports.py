@@ -60,8 +60,6 @@ class ClusterInboxes:
             port: Inbox(context, port, keys=keys, clock=clock, on_frame=on_frame)
             for port, context in self.contexts.items()
         }
-        self._bound: tuple[Sequence[str], int] = ((), 1)
-        """On which addresses, and from which port on."""
 
     def __getitem__(self, port: Port) -> Inbox:
         return self._inboxes[port]
@@ -117,16 +115,17 @@ class ClusterInboxes:
         return tuple(late)
 
     def _bind_all(self, hosts: Sequence[str], base_port: int) -> None:
+        added: list[tuple[Inbox, tuple[str, ...]]] = []
         for port, inbox in self._inboxes.items():
             number = port_number(base_port, port)
             try:
-                inbox.bind(hosts, number)
+                added.append((inbox, inbox.add(hosts, number)))
             except zmq.ZMQError as error:
-                former_hosts, former_base = self._bound
-                for former_port, former in self._inboxes.items():
-                    former.bind(former_hosts, port_number(former_base, former_port))
+                for other, addresses in added:
+                    other.drop(addresses)
                 raise _NotBoundError(error, hosts, number) from error
-        self._bound = (hosts, base_port)
+        for port, inbox in self._inboxes.items():
+            inbox.settle(hosts, port_number(base_port, port))
 
 
 class _NotBoundError(Exception):

@@ -106,24 +106,35 @@ class Inbox:
         self._is_closed = False
         self._reader = SocketReader(self._socket, self._drain, rest_s=REST_S[port])
 
-    def bind(self, hosts: Sequence[str], number: int) -> None:
-        """Listen on exactly these addresses; connections through those that stay are kept.
+    def add(self, hosts: Sequence[str], number: int) -> tuple[str, ...]:
+        """Listen on these addresses, too; returns those that are new, for `drop`.
+
+        What was bound before stays so until `settle`: a port that was given up is not free at once,
+        so there would be no way back.
 
         Raises:
-            zmq.ZMQError: The port is taken on one of them, or the address is not ours; what was
-                bound before still is, and nothing else.
+            zmq.ZMQError: The port is taken on one of them, or the address is not ours; nothing has
+                changed.
         """
-        wanted = {endpoint(host, number) for host in hosts}
         added: list[str] = []
         try:
-            for new in sorted(wanted - self._bound):
+            for new in sorted({endpoint(host, number) for host in hosts} - self._bound):
                 self._socket.setsockopt(zmq.IPV6, int("[" in new))
                 self._socket.bind(new)
                 added.append(new)
         except zmq.ZMQError:
-            for one in added:
-                self._socket.unbind(one)
+            self.drop(added)
             raise
+        return tuple(added)
+
+    def drop(self, added: Sequence[str]) -> None:
+        """Take back what `add` returned."""
+        for one in added:
+            self._socket.unbind(one)
+
+    def settle(self, hosts: Sequence[str], number: int) -> None:
+        """Listen on no other addresses than those that were added; connections there are kept."""
+        wanted = {endpoint(host, number) for host in hosts}
         for gone in self._bound - wanted:
             self._socket.unbind(gone)
         self._bound = wanted
