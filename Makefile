@@ -10,18 +10,19 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { command -v "$$p"; break; }; done)
 
+PYTEST := $(if $(CI),bash .ci/pytest-twice )$(BIN)/pytest
+
 # A folder that holds no test yet is no reason to fail.
 FAST := $(wildcard tests/unit tests/property tests/scripts tests/architecture)
 SLOW := $(wildcard tests/contract tests/conformance tests/simulation tests/tui tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check unit test test-failed simulate test-root test-net test-systemd wheel-test bench lock clean
+.PHONY: help demo check unit test simulate test-root test-net test-systemd wheel-test bench lock clean
 
 help:
 	@echo "make demo        start a daemon, place a real model, ask it a question (KEEP=1: leave it up)"
 	@echo "make check       format, lint, types, import contracts, fast tests"
 	@echo "make test        check, then contract, conformance, simulation and e2e tests"
-	@echo "make test-failed  once more, alone, what failed in the slow part of make test"
 	@echo "make simulate    clusters through SEEDS=n further histories, from SEED_START=k"
 	@echo "make test-root   tests that mount file systems, in a mount namespace (Linux, root or user namespaces)"
 	@echo "make test-net    three machines on a bridge, in network namespaces (Linux, root or user namespaces)"
@@ -52,17 +53,13 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q $(FAST)
+	$(PYTEST) -q $(FAST)
 
 unit: $(INSTALLED)
-	$(BIN)/pytest -q $(FAST)
+	$(PYTEST) -q $(FAST)
 
 test: check
-	$(BIN)/pytest -q $(SLOW)
-
-# What failed the last time, by itself; nothing to run is a failure, too.
-test-failed: $(INSTALLED)
-	$(BIN)/pytest -v --last-failed --last-failed-no-failures none $(SLOW)
+	$(PYTEST) -q $(SLOW)
 
 simulate: $(INSTALLED)
 	SKULK_TEST_SEEDS=$(or $(SEEDS),1000) SKULK_TEST_SEED_START=$(or $(SEED_START),1000) \
@@ -71,13 +68,13 @@ simulate: $(INSTALLED)
 # Whoever is not root becomes it in a user namespace; what is mounted goes with the namespace.
 test-root: $(INSTALLED)
 	SKULK_TEST_MOUNTS=1 unshare --mount $$([ "$$(id -u)" = 0 ] || echo --user --map-root-user) \
-		$(BIN)/pytest -q tests/rootonly
+		$(PYTEST) -q tests/rootonly
 
 # /run is covered: `ip netns` keeps its names there, and they are to go with the namespace.
 test-net: $(INSTALLED)
 	SKULK_TEST_NETWORKS=1 unshare --net --mount \
 		$$([ "$$(id -u)" = 0 ] || echo --user --map-root-user) \
-		sh -c 'mount -t tmpfs skulk-test /run && exec $(BIN)/pytest -q tests/net'
+		sh -c 'mount -t tmpfs skulk-test /run && exec $(PYTEST) -q tests/net'
 
 test-systemd: $(INSTALLED)
 	SKULK_TEST_SYSTEMD=1 $(BIN)/pytest -q tests/systemd
