@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from skulk_tui.lines import EMPTY, Align, Line, Span, cut, fit, line, span, text_of
+from skulk_tui.lines import EMPTY, Line, Span, cut, fit, line, span, text_of
 from skulk_tui.row_filter import FacetValue, RowFilter
+from skulk_tui.table_columns import GAP, Column, ColumnSet, Layout
 
 _NO_FACETS: Final[Mapping[str, FacetValue]] = {}
 SortValue = str | float
-GAP: Final = 2
-"""Cells between two columns."""
 _FILTER_CELLS: Final = 24
 """Of a filter, as a rule shows it."""
 
@@ -36,24 +35,6 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One column.
-
-    Invariant: `width` cells, or a share of what is left over where `grow` is above 0 (`width` is
-    then the least).
-    """
-
-    key: str
-    title: str
-    width: int
-    align: Align = "left"
-    grow: int = 0
-    drop: int = 0
-    """Where not all columns fit, the one with the highest number goes first; 0 stays."""
-    is_sortable: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
     """One object."""
 
@@ -65,34 +46,6 @@ class TableRow:
     facets: Mapping[str, FacetValue] = field(default_factory=lambda: _NO_FACETS)
     full: str = ""
     """What the flash row shows of the row under the cursor where cells were cut."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Columns that fit, with their widths in cells."""
-
-    columns: tuple[tuple[Column, int], ...]
-
-
-def lay_out(columns: Sequence[Column], width: int) -> Layout:
-    """Choose the columns that fit a width, and share out what is left over."""
-    kept = list(columns)
-    while len(kept) > 1 and _least(kept) > width:
-        last = max(kept, key=lambda column: column.drop)
-        if last.drop == 0:
-            break
-        kept.remove(last)
-    spare = max(0, width - _least(kept))
-    n_shares = sum(column.grow for column in kept)
-    widths: list[tuple[Column, int]] = []
-    for column in kept:
-        share = spare * column.grow // n_shares if n_shares else 0
-        widths.append((column, column.width + share))
-    return Layout(tuple(widths))
-
-
-def _least(columns: Sequence[Column]) -> int:
-    return sum(column.width for column in columns) + GAP * max(0, len(columns) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +70,7 @@ class TableModel:
         columns: In the order they are shown.
         facets: Names of the facets that rows have.
         sort: Key of the column sorted by at first; None keeps the order that rows came in.
+        paged: What its paged columns are called together: `nodes`.
     """
 
     def __init__(
@@ -125,8 +79,9 @@ class TableModel:
         *,
         facets: frozenset[str] = frozenset(),
         sort: str | None = None,
+        paged: str = "columns",
     ) -> None:
-        self.columns = tuple(columns)
+        self.columns = ColumnSet(columns, paged=paged)
         self.facets = facets
         self.sort_key = sort
         self.is_reversed = False
@@ -150,8 +105,8 @@ class TableModel:
 
     def set_columns(self, columns: Sequence[Column]) -> None:
         """Replace the columns."""
-        self.columns = tuple(columns)
-        if self.sort_key is not None and self.sort_key not in {item.key for item in self.columns}:
+        self.columns.replace(columns)
+        if self.sort_key not in {item.key for item in columns}:
             self.sort_key = None
         self._arrange()
 
@@ -242,7 +197,10 @@ class TableModel:
 
     def sort(self, column: str = "") -> None:
         """Sort by a column; without one by the next, and after the last as the rows come in."""
-        keys: list[str | None] = [None, *(item.key for item in self.columns if item.is_sortable)]
+        keys: list[str | None] = [
+            None,
+            *(item.key for item in self.columns.chosen if item.is_sortable),
+        ]
         here = keys.index(self.sort_key) if self.sort_key in keys else 0
         self.sort_key = column or keys[(here + 1) % len(keys)]
         self.is_reversed = False
@@ -255,16 +213,18 @@ class TableModel:
 
     @property
     def state(self) -> str:
-        """What the pane's rule says of the order and the filter."""
+        """What the pane's rule says of the order, the filter and the columns, as drawn last."""
         # What hides rows stands first: where there is no room, the end is cut.
         parts: list[str] = []
         if self.filter:
             text = text_of(cut(line(span(self.filter.text)), _FILTER_CELLS))
             parts.append(f"filter: {text} ({len(self._matching)} of {self.n_all})")
+        if self.columns.state:
+            parts.append(self.columns.state)
         if self.marks:
             parts.append(f"{len(self.marks)} marked")
         if self.sort_key is not None:
-            title = next(item.title for item in self.columns if item.key == self.sort_key)
+            title = next(item.title for item in self.columns.all if item.key == self.sort_key)
             parts.append(f"sort: {title.lower()} {'v' if self.is_reversed else '^'}")
         return "   ".join(parts)
 
@@ -275,7 +235,7 @@ class TableModel:
 
         Each row begins with two cells: `>` at the cursor, `*` at a mark.
         """
-        layout = lay_out(self.columns, max(1, width - 2))
+        layout = self.columns.lay_out(width)
         self._scroll(height)
         window = self._matching[self._top : self._top + max(0, height)]
         rows = tuple((row.ref, self._draw(row, layout, width)) for row in window)

@@ -78,4 +78,20 @@ ACTIONS: Final = (
         cli="skulk models rm {selection}",
         weight=70,
     ),
+    Action(
+        id="store.next_nodes",
+        title="next nodes",
+        effect="Show the next nodes, where not all fit.",
+        topic="store",
+        keys=("greater_than_sign",),
+        views=("store",),
+    ),
+    Action(
+        id="store.previous_nodes",
+        title="previous nodes",
+        effect="Show the nodes before, where not all fit.",
+        topic="store",
+        keys=("less_than_sign",),
+        views=("store",),
+    ),
 )

@@ -17,7 +17,8 @@ from skulk_tui.formatting import (
 )
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
-from skulk_tui.table_model import Column, Ref, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
 from skulk_tui.widgets.block_pane import Block
 

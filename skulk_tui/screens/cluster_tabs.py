@@ -9,7 +9,8 @@ from skulk_tui.formatting import UNKNOWN, format_duration, format_rtt
 from skulk_tui.glyphs import pad_cells
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
 from skulk_tui.screens.cluster_rows import ref_of_node
-from skulk_tui.table_model import Column, Ref, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
 
 MEMBER_COLUMNS: Final = (

@@ -6,7 +6,8 @@ from typing import Any, Final, cast
 
 from skulk_tui.formatting import UNKNOWN, format_duration, format_rtt
 from skulk_tui.lines import Line, Span, Tone, line, span, spread, toned
-from skulk_tui.table_model import Column, Ref, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
 
 HEALTH_COLUMNS: Final = (

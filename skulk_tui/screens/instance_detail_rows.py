@@ -19,7 +19,8 @@ from skulk_tui.formatting import (
 from skulk_tui.lines import Line, Span, line, span, toned
 from skulk_tui.screens.plan_phases import failure_lines, phase_word, tone_of
 from skulk_tui.screens.plan_rows import SHAPE_WORDS
-from skulk_tui.table_model import Column, Ref, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
 
 SHARD_COLUMNS: Final = (

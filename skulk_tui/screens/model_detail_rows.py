@@ -12,7 +12,8 @@ from skulk_tui.lines import Line, Span, line, span, toned, wrapped
 from skulk_tui.screens.models_rows import state_of_model
 from skulk_tui.screens.plan_phases import failure_lines
 from skulk_tui.screens.store_rows import Disks, nodes_holding
-from skulk_tui.table_model import Column, Ref, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
 
 FILE_COLUMNS: Final = (

@@ -13,7 +13,8 @@ from skulk_tui.formatting import UNKNOWN, format_percent
 from skulk_tui.lines import Line, Span, Tone, line, span, toned
 from skulk_tui.screens.cluster_rows import is_alert, ref_of_node, short_model
 from skulk_tui.screens.store_rows import Disks
-from skulk_tui.table_model import Column, Ref, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
 from skulk_tui.wish import Wish
 

@@ -7,7 +7,8 @@ from skulk_tui.formatting import UNKNOWN, format_bytes, format_duration, format_
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import Line, Span, line, span, toned
 from skulk_tui.screens.cluster_rows import ref_of_instance
-from skulk_tui.table_model import Column, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import TableRow
 from skulk_tui.view_state import ViewState
 
 RUN_COLUMNS = (

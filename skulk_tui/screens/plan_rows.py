@@ -10,7 +10,8 @@ from protocol.placements import MemoryArithmetic, Plan, Refusal, Shape
 from skulk_tui.formatting import UNKNOWN, format_bytes, format_count
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import Line, Span, fit, line, span, toned, width_of, wrapped
-from skulk_tui.table_model import Column, Ref, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
 from skulk_tui.wish import Wish
 

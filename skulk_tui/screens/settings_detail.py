@@ -11,7 +11,8 @@ from skulk_tui.lines import line, span, toned
 from skulk_tui.screens.node_changes import CONFIG, setting_text
 from skulk_tui.screens.view import Handler, View
 from skulk_tui.seat import Seat
-from skulk_tui.table_model import Column, Ref, TableModel, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import Ref, TableModel, TableRow
 from skulk_tui.view_state import Changes
 from skulk_tui.widgets.pane import Pane, TablePane
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
+from textual.events import Resize
+
 from protocol.cluster_api import ClusterStorage
 from protocol.control_api import TransferStatus
 from protocol.errors import ClientError, SkulkError
@@ -63,7 +65,12 @@ class StoreView(View):
         self.stored = TablePane(
             "stored",
             "On disk",
-            TableModel(stored_columns(self.disks, seat.view), facets=STORED_FACETS, sort="model"),
+            TableModel(
+                stored_columns(self.disks, seat.view),
+                facets=STORED_FACETS,
+                sort="model",
+                paged="nodes",
+            ),
             empty=("no answer about the disks has come yet",),
             dash=dash,
         )
@@ -80,6 +87,8 @@ class StoreView(View):
             "store.pull": self._pull,
             "store.prune": self._prune,
             "store.open": self._open,
+            "store.next_nodes": lambda _: self._turn_page(1),
+            "store.previous_nodes": lambda _: self._turn_page(-1),
         }
 
     def on_shown(self) -> None:
@@ -104,7 +113,7 @@ class StoreView(View):
         self.stored.model.set_columns(stored_columns(self.disks, view))
         self.stored.model.set_rows(stored_rows(self.disks, view, glyphs))
         self.stored.note = self._age()
-        self.stored.foot = free_line(self.disks, view)
+        self._show_free()
         if self._problem is not None:
             self.stored.empty = (self._problem.message, self._problem.remediation)
         elif self.disks.at is not None:
@@ -115,6 +124,24 @@ class StoreView(View):
     def on_moved(self) -> None:
         """Show the object that the cursor has come to."""
         self._show_detail()
+
+    def on_resize(self, event: Resize) -> None:
+        """Say how much room there is on the nodes that fit now."""
+        del event
+        self.call_after_refresh(self._show_free)
+
+    # ---- Nodes by pages ----
+
+    def _turn_page(self, by: int) -> None:
+        if self.stored.model.columns.turn_page(by, self.stored.size.width):
+            self._show_free()
+        else:
+            self.seat.tell("there are no further nodes on this side")
+
+    def _show_free(self) -> None:
+        shown = self.stored.model.columns.page_keys(self.stored.size.width)
+        self.stored.foot = free_line(self.disks, self.seat.view, shown)
+        self.stored.redraw()
 
     # ---- Disks ----
 

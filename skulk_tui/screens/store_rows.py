@@ -1,6 +1,6 @@
 """What the screen Store shows: transfers, and which artifact lies on which disk. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +10,8 @@ from skulk_tui.formatting import UNKNOWN, format_bytes, format_duration, format_
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
 from skulk_tui.screens.cluster_rows import DISK_WARN_BYTES, short_model
-from skulk_tui.table_model import Column, Ref, TableRow
+from skulk_tui.table_columns import Column
+from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
 
 TRANSFER_COLUMNS: Final = (
@@ -157,16 +158,16 @@ def disks_of(answer: ClusterStorage, *, at: float) -> Disks:
 
 
 def stored_columns(disks: Disks, view: ViewState) -> Sequence[Column]:
-    """Give the matrix's columns: one for each node, and a count that always stays."""
+    """Give the matrix's columns: one for each node, by pages, and a count that always stays."""
     nodes = [
         Column(
             key=document.node_id,
             title=view.name_of(document.node_id),
             width=_NODE_CELLS,
-            drop=10 + index,
             is_sortable=False,
+            is_paged=True,
         )
-        for index, document in enumerate(disks.documents)
+        for document in disks.documents
     ]
     return (
         Column(key="model", title="ARTIFACT", width=16, grow=1),
@@ -230,14 +231,16 @@ def _holding_cell(
     return toned(glyphs.absent, "dim")
 
 
-def free_line(disks: Disks, view: ViewState) -> Line:
-    """Say how much room each disk has; what is low has a mark."""
+def free_line(disks: Disks, view: ViewState, node_ids: Collection[str]) -> Line:
+    """Say how much room the disks of some nodes have; what is low has a mark."""
     if not disks.documents:
         return EMPTY
     silent = [one.name or one.node_id for one in disks.unanswered]
     parts: list[Span] = [span(f" {name} did not answer ", "bad") for name in silent]
     parts.append(Span(" free: ", "dim"))
     for document in disks.documents:
+        if document.node_id not in node_ids:
+            continue
         free = document.disk_free_bytes
         is_low = free is not None and free < DISK_WARN_BYTES
         text = f"{view.name_of(document.node_id)} {format_bytes(free)}{'!' if is_low else ''}  "

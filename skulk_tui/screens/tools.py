@@ -49,7 +49,9 @@ class _Tools:
             self._seat.tell("this pane has no rows to sort")
             return
         wanted = values.get("column", "").lower()
-        known = {item.title.lower(): item.key for item in pane.model.columns if item.is_sortable}
+        known = {
+            item.title.lower(): item.key for item in pane.model.columns.all if item.is_sortable
+        }
         if wanted and wanted not in known:
             raise ClientError(
                 "client.usage",

@@ -197,3 +197,28 @@ def test_pull_works_from_every_screen_and_for_named_nodes(
             await seat.until_shows("[4 Store]")
 
     asyncio.run(story())
+
+
+def test_nodes_that_do_not_fit_are_paged_and_the_free_room_is_theirs(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    own = _disk(1, (LLAMA, 43, True))
+    others = tuple(_disk(number, (LLAMA, 43, True)) for number in range(2, 9))
+    node.answer("GET", "/store/storage", ClusterStorage(**own.model_dump(), others=others))
+
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("4")
+            await seat.until_shows("< > nodes 1-3 of 8", "8/8", "free: den-01 19.0 GiB!")
+            await seat.press("less_than_sign")
+            await seat.until_shows("there are no further nodes on this side")
+            await seat.press("greater_than_sign")
+            await seat.until_shows("< > nodes 4-6 of 8", "8/8", "free: attic-mini 188 GiB")
+            await seat.press("greater_than_sign")
+            await seat.until_shows("< > nodes 6-8 of 8", "8/8")
+            await seat.resize(160, 50)
+            await seat.until(lambda: "< > nodes" not in seat.text)
+            await seat.until_shows("free: den-01 19.0 GiB!")
+
+    asyncio.run(story())

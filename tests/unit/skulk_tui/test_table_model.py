@@ -5,7 +5,8 @@ import random
 import pytest
 
 from skulk_tui.lines import Span, line, text_of, width_of
-from skulk_tui.table_model import Column, Ref, TableModel, TableRow, lay_out
+from skulk_tui.table_columns import Column, lay_out
+from skulk_tui.table_model import Ref, TableModel, TableRow
 
 _COLUMNS = (
     Column(key="name", title="NODE", width=8, grow=1),
