@@ -5,7 +5,7 @@ It never ends by itself: not when the link is lost, and not when a frame makes n
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from textual.app import App
@@ -18,6 +18,7 @@ from skulk_tui.chat_editor import edit_text
 from skulk_tui.crashes import QuietApp
 from skulk_tui.frames import DataClock
 from skulk_tui.lines import Line
+from skulk_tui.screens.asking import copy_text
 from skulk_tui.screens.attaching import attach, use
 from skulk_tui.screens.dialogs import LEAVE, ChoiceDialog, Dialog, ProbeDialog, TextDialog
 from skulk_tui.screens.roots import DETAILS, ROOT_VIEWS
@@ -221,10 +222,13 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
             "view.rate": self._choose_rate,
         }
 
-    def _stop(self) -> None:
-        stop = self.seat.stop_streams
-        if stop is None or not stop():
-            self.seat.tell("q quits")
+    def _stop(self) -> Awaitable[None] | None:
+        """Stop what streams; else copy the names of the selection; else say how to leave."""
+        stop, screen = self.seat.stop_streams, self._seat_screen
+        if stop is not None and stop():
+            return None
+        selection = screen.situation.selection if screen is not None else ()
+        return copy_text(self.seat, "\n".join(ref.shown for ref in selection))
 
     async def _use(self, values: Values) -> None:
         if await use(self.seat, values) and self._seat_screen is not None:

@@ -13,6 +13,10 @@ def _has_answer(situation: Situation) -> bool:
     return situation.has_one("command", "answer")
 
 
+def _is_finished(situation: Situation) -> bool:
+    return _has_answer(situation) and not situation.is_streaming
+
+
 def _has_command(situation: Situation) -> bool:
     return situation.has_one("command")
 
@@ -44,6 +48,8 @@ _KEYS: Final = (
            cli="skulk timeline {selection}", weight=90),
     Action(id="chat.again", title="ask again", effect="Ask the last question once more.",
            topic="chat", keys=("R",), command="again", views=_TEXT, needs_link=True, weight=80),
+    Action(id="chat.copy", title="copy answer", effect="Copy the words of the answer.",
+           topic="chat", keys=("ctrl+c",), views=_TEXT, condition=_is_finished),
     Action(id="chat.fold", title="fold", effect="Show reasoning and tool calls, or fold them.",
            topic="chat", keys=("o",), views=_TEXT, condition=_has_answer, weight=75),
     Action(id="chat.follow", title="follow", effect="Go to the end, and stay there.",

@@ -146,8 +146,8 @@ _TOOLS: Final = (
            topic="view", command="screenshot"),
     Action(id="view.debug", title="debug", effect="Show what this program itself is doing.",
            topic="view", command="debug"),
-    Action(id="app.stop", title="stop or copy", effect="Stop the running stream, or say how to "
-           "leave.", topic="view", keys=("ctrl+c",)),
+    Action(id="app.stop", title="stop or copy", effect="Stop the running stream, else copy "
+           "what is selected, else say how to leave.", topic="view", keys=("ctrl+c",)),
     Action(id="app.suspend", title="suspend", effect="Go to the shell; `fg` comes back.",
            topic="view", keys=("ctrl+z",)),
     Action(id="app.quit", title="quit", effect="Leave; what was started goes on.", topic="view",

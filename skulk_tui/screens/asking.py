@@ -2,10 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from protocol.errors import SkulkError
 from skulk_tui.changes import Change, Option
+from skulk_tui.formatting import shorten
 from skulk_tui.lines import Line, Span, toned
 from skulk_tui.registry import Action, Situation
 from skulk_tui.screens.copying import copyables
@@ -15,6 +16,9 @@ from skulk_tui.screens.help import help_lines, topic_lines
 from skulk_tui.screens.view import Values
 from skulk_tui.seat import Seat
 from skulk_tui.widgets.pane import Pane, TablePane
+
+_COPIED_CHARS: Final = 24
+"""Of what was copied, as the message names it."""
 
 
 class Desk(Protocol):
@@ -143,3 +147,18 @@ class Asking:
         if not lines:
             lines = [toned("nothing has been told yet", "dim")]
         await self._ask(TextDialog("Messages", lines, self._seat.glyphs))
+
+
+async def copy_text(seat: Seat, text: str) -> None:
+    """Copy what needs no choice, if anything, and say how to leave: Ctrl-C may have meant that.
+
+    Raises:
+        ClientError: `client.usage`: it could go nowhere.
+    """
+    if not text or seat.clipboard is None:
+        seat.tell("q quits")
+        return
+    copied = await seat.clipboard.copy(text)
+    n_lines = text.count("\n") + 1
+    what = shorten(text, _COPIED_CHARS) if n_lines == 1 else f"{n_lines} lines"
+    seat.tell(f"q quits; {what}: {copied.said}")

@@ -6,6 +6,7 @@ from typing import final
 from skulk_tui.changes import Option
 from skulk_tui.chat_conversation import TITLE_CHARS, read_temperature
 from skulk_tui.formatting import one_line
+from skulk_tui.screens.asking import copy_text
 from skulk_tui.screens.chat_column import ChatColumn
 from skulk_tui.screens.chat_keeping import ChatKeeping
 from skulk_tui.screens.chat_rows import model_options
@@ -45,6 +46,7 @@ class ChatCommands:
         """Give what they do, by action id."""
         return {
             "rows.copy": lambda _: self._copy(),
+            "chat.copy": lambda _: self._copy_answer(),
             "chat.model": lambda _: self._choose_model(),
             "chat.rename": self._rename,
             "chat.export": self._export,
@@ -52,6 +54,10 @@ class ChatCommands:
             "chat.temperature": self._set_temperature,
             "chat.max": self._set_max,
         }
+
+    async def _copy_answer(self) -> None:
+        answer = self._here().current
+        await copy_text(self._seat, answer.text if answer is not None else "")
 
     async def _copy(self) -> None:
         answer = self._here().current

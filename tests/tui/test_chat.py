@@ -160,6 +160,25 @@ def test_ctrl_c_stops_the_stream_at_once_from_every_screen(
     asyncio.run(story())
 
 
+def test_ctrl_c_copies_the_words_of_the_answer_once_nothing_streams(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        node.chat("All ", "of it.")
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await _ask(seat, "go on")
+            await seat.until_shows("All of it.", "2 tokens")
+            await seat.press("ctrl+c")  # the field has the keyboard: nothing is selected
+            await seat.until_shows("q quits")
+            assert not (tmp_path / "clipboard.txt").exists()
+            await seat.press("f2", "ctrl+c")
+            await seat.until_shows("q quits; All of it.: wrote 10 bytes")
+            assert (tmp_path / "clipboard.txt").read_text() == "All of it."
+
+    asyncio.run(story())
+
+
 def test_the_link_breaks_and_the_stream_goes_on(node: ScriptedSession, tmp_path: Path) -> None:
     async def story() -> None:
         node.chat(*[f"{number} " for number in range(40)], hold_after=10)

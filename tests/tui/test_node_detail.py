@@ -83,3 +83,36 @@ def test_what_can_be_copied_of_a_node_is_offered_with_its_text(
             assert (tmp_path / "clipboard.txt").read_text() == "attic-mini"
 
     asyncio.run(story())
+
+
+def test_ctrl_c_copies_the_names_of_what_is_selected_and_says_how_to_leave(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("> attic-mini")
+            await seat.press("ctrl+c")
+            await seat.until_shows("q quits; attic-mini: wrote 10 bytes")
+            assert (tmp_path / "clipboard.txt").read_text() == "attic-mini"
+            await seat.press("space", "space", "ctrl+c")
+            await seat.until_shows("q quits; 2 lines: wrote 17 bytes")
+            copied = (tmp_path / "clipboard.txt").read_text()
+            assert set(copied.split("\n")) == {"attic-mini", "den-01"}
+            await seat.press("5", "right_square_bracket", "ctrl+c")  # events have no rows to select
+            await seat.until(lambda: seat.frame[-2].startswith(" q quits   "))
+
+    asyncio.run(story())
+
+
+def test_without_a_clipboard_ctrl_c_says_how_to_leave(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            seat.app.seat.clipboard = None
+            await seat.until_shows("> attic-mini")
+            await seat.press("ctrl+c")
+            await seat.until(lambda: seat.frame[-2].strip() == "q quits")
+            assert not (tmp_path / "clipboard.txt").exists()
+
+    asyncio.run(story())
