@@ -25,6 +25,7 @@ from skulk_tui.screens.asking import Asking
 from skulk_tui.screens.card import Card
 from skulk_tui.screens.cluster_changes import handover, invitation, removal
 from skulk_tui.screens.dialogs import Dialog
+from skulk_tui.screens.event_window import event_handlers
 from skulk_tui.screens.moves import row_handlers
 from skulk_tui.screens.node_asking import node_handlers
 from skulk_tui.screens.notice import notice_lines, staleness
@@ -363,6 +364,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "view.redraw": lambda _: self._redraw_all(),
             "view.alert": lambda _: self._next_alert(),
             "view.readonly": self._readonly,
+            **event_handlers(self.seat, self),
             **row_handlers(self._moved),
             **node_handlers(self.seat, self),
             **tool_handlers(self.seat, self),
@@ -397,18 +399,11 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     async def _back(self) -> None:
         pane = self.pane
-        if isinstance(pane, TablePane) and (pane.model.clear_marks() or self._unfilter(pane)):
+        if pane is not None and pane.unfilter():
             pane.redraw()
         else:
             await self.stack.back()
         self.redraw_rows()
-
-    @staticmethod
-    def _unfilter(pane: TablePane) -> bool:
-        if not pane.model.filter:
-            return False
-        pane.model.set_filter("")
-        return True
 
     async def _leave(self) -> None:
         if not await self.stack.back():

@@ -42,7 +42,12 @@ class LogPane(Pane):
     def __init__(self, name: str, title: str, *, form: Format = log_line, dash: str = "-") -> None:
         super().__init__(name, title, dash=dash)
         self._form = form
+        self._given: Sequence[LineItem] = ()
+        """What there is to show, whenever it was."""
         self._items: Sequence[LineItem] = ()
+        """Of these, what is shown: all, or what is within the window."""
+        self._since_ms: int | None = None
+        self._window = ""
         self._n_forgotten = 0
         self._refusal: SkulkError | None = None
         self._written: dict[int, tuple[LineItem, Line]] = {}
@@ -60,7 +65,15 @@ class LogPane(Pane):
         """Whether it follows, and what is no longer kept."""
         follow = "follow ON" if self.is_following else f"{self._n_below} new below, G follows"
         dropped = f"   {self._n_forgotten} dropped" if self._n_forgotten else ""
-        return follow + dropped
+        return self._window_state + follow + dropped
+
+    @property
+    def _window_state(self) -> str:
+        if self._since_ms is None:
+            return ""
+        # More may have happened within that time than has been brought here.
+        reach = ", all that is here" if self._items and len(self._items) == len(self._given) else ""
+        return f"last {self._window}{reach}   "
 
     def show(
         self,
@@ -71,12 +84,32 @@ class LogPane(Pane):
     ) -> None:
         """Show what a subscription has brought, or why it brings nothing."""
         items = buffer.items
-        self._items = (
+        self._given = (
             list(items) if keep is None else [item for item in items if item.gap or keep(item)]
         )
+        self._items = _since(self._given, self._since_ms)
         self._n_forgotten = buffer.n_forgotten
         self._refusal = refusal
         self.redraw()
+
+    def look_back(self, since_ms: int, said: str) -> None:
+        """Show nothing from before a time.
+
+        Args:
+            since_ms: In milliseconds since 1970.
+            said: How far back that is, for people: `10m`.
+        """
+        self._since_ms, self._window = since_ms, said
+        self._items = _since(self._given, since_ms)
+        self.follow()
+
+    def unfilter(self) -> bool:
+        """Show all again; False where that is so already."""
+        if self._since_ms is None:
+            return False
+        self._since_ms = None
+        self._items = self._given
+        return True
 
     def follow(self) -> None:
         """Go to the newest line and stay there."""
@@ -112,6 +145,8 @@ class LogPane(Pane):
                 line(span(f"   {self._refusal.message}", "bad")),
                 line(span(f"   {self._refusal.remediation}")),
             ]
+        if not self._items and self._given:
+            return [toned(f"   nothing within the last {self._window}; esc shows all", "dim")]
         if not self._items:
             return [toned("   no line has come yet", "dim")]
         end = len(self._items) - self._n_below
@@ -128,3 +163,18 @@ class LogPane(Pane):
         if item.gap:
             return line(Span(" -- gap: ", "warn"), span(item.gap, "warn"), Span(" --", "warn"))
         return (Span(" "), *self._form(item.item))
+
+
+def _since(items: Sequence[LineItem], since_ms: int | None) -> Sequence[LineItem]:
+    """Leave out what is older; what has no time stays, and a gap goes with what follows it."""
+    if since_ms is None:
+        return items
+    found: list[LineItem] = []
+    is_within = True
+    for item in reversed(items):
+        if not item.gap:
+            at_ms = item.item.get("at_ms")
+            is_within = not isinstance(at_ms, int) or at_ms >= since_ms
+        if is_within:
+            found.append(item)
+    return found[::-1]

@@ -43,6 +43,10 @@ class Pane(LineWidget, can_focus=True):
         """What an action would be about."""
         return ()
 
+    def unfilter(self) -> bool:
+        """Show again what was left out; False where nothing was."""
+        return False
+
     def move(self, by: int) -> None:
         """Move the cursor, or scroll, by so many lines."""
 
@@ -173,6 +177,15 @@ class TablePane(Pane):
     def selection(self) -> tuple[Ref, ...]:
         """The marked objects, or the one under the cursor."""
         return self.model.selection
+
+    def unfilter(self) -> bool:
+        """Take the marks away, or else the filter; False where there was neither."""
+        if self.model.clear_marks():
+            return True
+        if not self.model.filter:
+            return False
+        self.model.set_filter("")
+        return True
 
     def move(self, by: int) -> None:
         """Move the cursor."""

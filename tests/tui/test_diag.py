@@ -1,6 +1,7 @@
 """The screen Diag: health, events with gaps, logs of any node, the network; one command's story."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,54 @@ def test_events_come_live_and_a_gap_is_a_row_of_its_own(
             await seat.until_shows("gap: events 8818 to 8899", "MemberLost", a_node_id(4))
 
     asyncio.run(story())
+
+
+def test_events_since_shows_what_came_within_that_time_and_esc_shows_all(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        now_ms = time.time_ns() // 1_000_000
+        node.lines("events", [_lost(8901, now_ms - 3_600_000, 3), _lost(8902, now_ms - 60_000, 4)])
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("colon")
+            await seat.type("events since 10m")
+            await seat.press("enter")
+            await seat.until_shows("[Timeline]", "last 10m   follow ON", ".8902")
+            assert ".8901" not in seat.text
+            node.lines("events", [_lost(8903, now_ms, 2)])
+            await seat.until_shows(".8902", ".8903")
+            assert ".8901" not in seat.text
+            await seat.press("colon")
+            await seat.type("events since 30s")
+            await seat.press("enter")
+            await seat.until(lambda: ".8902" not in seat.text)
+            assert ".8903" in seat.text
+            await seat.press("escape")
+            await seat.until_shows(".8817", ".8901", ".8902", ".8903")
+            assert "[Timeline]" in seat.text
+            assert "last 30s" not in seat.text
+
+    asyncio.run(story())
+
+
+def test_a_time_that_is_none_is_refused_as_by_the_command_line(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            await seat.press("colon")
+            await seat.type("events since soon")
+            await seat.press("enter")
+            await seat.until_shows("since: 'soon' is not a duration above 0")
+
+    asyncio.run(story())
+
+
+def _lost(seq: int, at_ms: int, number: int) -> EventView:
+    event = {"node_id": a_node_id(number)}
+    return EventView(term=7, seq=seq, at_ms=at_ms, kind="MemberLost", event=event)
 
 
 def test_a_log_is_chosen_by_node_filtered_by_level_and_expression(
