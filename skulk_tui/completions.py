@@ -3,7 +3,7 @@
 Pure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from protocol.errors import ClientError
@@ -18,6 +18,11 @@ from skulk_tui.registry import (
 from skulk_tui.view_state import ViewState
 
 MOST: Final = 50
+
+
+def _no_columns(command: str) -> Sequence[str]:
+    del command
+    return ()
 
 
 def preview(text: str, registry: Registry, situation: Situation) -> tuple[str, bool]:
@@ -42,8 +47,18 @@ def complete(
     view: ViewState,
     *,
     clusters: Sequence[str] = (),
+    columns: Callable[[str], Sequence[str]] = _no_columns,
 ) -> Sequence[str]:
-    """Give what the word before the cursor could become; `clusters` are those that are saved."""
+    """Give what the word before the cursor could become.
+
+    Args:
+        before: The line up to the cursor.
+        registry: The commands.
+        situation: Where the operator is.
+        view: What is alive in the cluster.
+        clusters: Those that are saved.
+        columns: Gives what the columns of the pane are called behind a command.
+    """
     words = before.split(" ")
     typed = words[-1]
     if len(words) == 1:
@@ -52,6 +67,11 @@ def complete(
     action = registry.by_command(words[0])
     if action is None:
         return ()
+    if action.arguments and action.arguments[0].kind in {"column", "columns"}:
+        # Of a list with commas the name behind the last one is completed.
+        listed, comma, name = typed.rpartition(",")
+        found = [item for item in columns(action.command) if item.startswith(name.lower())]
+        return [f"{listed}{comma}{item}" for item in found][:MOST]
     proposals = _proposals(action, words[1:-1], view, clusters)
     return [item for item in proposals if item.lower().startswith(typed.lower())][:MOST]
 

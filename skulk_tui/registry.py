@@ -16,7 +16,7 @@ from skulk_tui.table_model import Ref
 Topic = Literal["views", "cluster", "placement", "store", "chat", "diag", "view", "move"]
 ArgumentKind = Literal[
     "node", "nodes", "model", "instance", "transfer", "command", "profile", "choice", "text",
-    "number", "path", "setting",
+    "number", "path", "setting", "column", "columns",
 ]  # fmt: skip
 SAFE_KEYS: Final = frozenset(
     {*string.ascii_lowercase, *string.ascii_uppercase, *string.digits}
@@ -31,6 +31,8 @@ SAFE_KEYS: Final = frozenset(
 """Keys that arrive as themselves in every terminal and multiplexer."""
 
 
+_WHOLE_LINES: Final = frozenset({"text", "column", "columns"})
+"""Kinds of an argument that, where it is the only one, takes all words."""
 LOST: Final = "@lost"
 """The place of actions whose keys count, before all others, while the link is lost."""
 
@@ -322,7 +324,7 @@ def parse_command(text: str, registry: Registry) -> Call:
     values: dict[str, str] = {}
     positional = [item for item in action.arguments if not item.word]
     introduced = {item.word: item for item in action.arguments if item.word}
-    takes_all = len(positional) == 1 and positional[0].kind == "text"
+    takes_all = len(positional) == 1 and positional[0].kind in _WHOLE_LINES
     if takes_all and rest:
         values[positional[0].name] = " ".join(rest)
         rest = []

@@ -31,6 +31,11 @@ class Column:
     is_paged: bool = False
     """One of many alike, which are shown by pages of as many as fit; at least one always is."""
 
+    @property
+    def name(self) -> str:
+        """What commands call it: its title in small letters, as one word."""
+        return "-".join(self.title.lower().split())
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -71,6 +76,8 @@ class ColumnSet:
 
     def __init__(self, columns: Sequence[Column], *, paged: str = "columns") -> None:
         self.all = tuple(columns)
+        self.left_out: frozenset[str] = frozenset()
+        """Keys of those that the operator does not want to see."""
         self._paged = paged
         self._page_at: str | None = None
         """Key of the column that the page begins at: others may come before it."""
@@ -80,16 +87,26 @@ class ColumnSet:
         """Take other columns; the page stays at the column that it begins at."""
         self.all = tuple(columns)
 
+    def leave_out(self, keys: Collection[str]) -> None:
+        """Show all but some; the first says what a row is about, and is always shown."""
+        self.left_out = frozenset(keys) - {column.key for column in self.all[:1]}
+
     @property
     def chosen(self) -> Sequence[Column]:
         """Those that are shown where there is room."""
-        return self.all
+        return [column for column in self.all if column.key not in self.left_out]
 
     @property
-    def state(self) -> str:
+    def page_state(self) -> str:
         """What the pane's rule says: which page this is, as drawn last; empty where all fit."""
         page = self._drawn
         return f"< > {self._paged} {page.range_text}" if page and not page.is_whole else ""
+
+    @property
+    def choice_state(self) -> str:
+        """What the pane's rule says: how many are left out; empty where none is."""
+        n_left_out = len(self.all) - len(self.chosen)
+        return f"{n_left_out} left out" if n_left_out else ""
 
     def lay_out(self, width: int) -> Layout:
         """Give the columns that are shown in a table of a width."""

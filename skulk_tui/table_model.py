@@ -219,13 +219,15 @@ class TableModel:
         if self.filter:
             text = text_of(cut(line(span(self.filter.text)), _FILTER_CELLS))
             parts.append(f"filter: {text} ({len(self._matching)} of {self.n_all})")
-        if self.columns.state:
-            parts.append(self.columns.state)
+        if self.columns.page_state:
+            parts.append(self.columns.page_state)
         if self.marks:
             parts.append(f"{len(self.marks)} marked")
         if self.sort_key is not None:
             title = next(item.title for item in self.columns.all if item.key == self.sort_key)
             parts.append(f"sort: {title.lower()} {'v' if self.is_reversed else '^'}")
+        if self.columns.choice_state:
+            parts.append(self.columns.choice_state)
         return "   ".join(parts)
 
     # ---- What is drawn ----

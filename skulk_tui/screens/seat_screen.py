@@ -24,6 +24,7 @@ from skulk_tui.registry import Action, Situation, is_allowed, parse_command
 from skulk_tui.screens.asking import Asking
 from skulk_tui.screens.card import Card
 from skulk_tui.screens.cluster_changes import handover, invitation, removal
+from skulk_tui.screens.columns import ChosenColumns
 from skulk_tui.screens.dialogs import Dialog
 from skulk_tui.screens.event_window import event_handlers
 from skulk_tui.screens.moves import row_handlers
@@ -79,7 +80,8 @@ class SeatScreen(Screen[None], inherit_bindings=False):
     ) -> None:
         super().__init__()
         self.seat = seat
-        self.stack = ViewStack(seat, roots, details)
+        self._columns = ChosenColumns(seat, self)
+        self.stack = ViewStack(seat, roots, details, prepare=self._columns.apply)
         self.prompt = Prompt(preview=self._preview, complete=self._complete)
         self._status = Row("status", self._status_row)
         self._tabs = Row("tabs", self._tab_row)
@@ -114,7 +116,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
         self.recall()
 
     def recall(self) -> None:
-        """Have the commands at hand that were typed for this cluster before."""
+        """Have at hand what was typed and chosen for this cluster before."""
         self.run_worker(self._recall(), exit_on_error=False, group="recall", exclusive=True)
 
     async def _recall(self) -> None:
@@ -122,6 +124,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             self.prompt.recall(await run_blocking(self._history.load, self.seat.profile))
         except SkulkError as error:
             self.seat.tell_error(error)
+        await self._columns.load(self.stack.current)
 
     async def _keep(self, text: str) -> None:
         try:
@@ -351,6 +354,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             "prompt.command": lambda _: self.open_prompt("command"),
             "prompt.filter": self._filter,
             "view.help": lambda values: self._asking.help(values.get("topic", "")),
+            "rows.columns": self._columns.choose,
             "rows.actions": lambda _: self._asking.menu(),
             "rows.copy": lambda _: self._asking.copy(),
             "chat.with": lambda _: self._asking.chat_with(),
@@ -531,8 +535,16 @@ class SeatScreen(Screen[None], inherit_bindings=False):
 
     def _complete(self, before: str) -> tuple[str, ...]:
         seat = self.seat
-        names = seat.clusters.names if seat.clusters is not None else ()
-        return tuple(complete(before, seat.registry, self.situation, seat.view, clusters=names))
+        return tuple(
+            complete(
+                before,
+                seat.registry,
+                self.situation,
+                seat.view,
+                clusters=seat.clusters.names if seat.clusters is not None else (),
+                columns=self._columns.proposals,
+            )
+        )
 
     # ---- Dialogs ----
 

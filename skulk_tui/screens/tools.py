@@ -48,10 +48,8 @@ class _Tools:
         if not isinstance(pane, TablePane):
             self._seat.tell("this pane has no rows to sort")
             return
-        wanted = values.get("column", "").lower()
-        known = {
-            item.title.lower(): item.key for item in pane.model.columns.all if item.is_sortable
-        }
+        wanted = "-".join(values.get("column", "").lower().split())
+        known = {item.name: item.key for item in pane.model.columns.all if item.is_sortable}
         if wanted and wanted not in known:
             raise ClientError(
                 "client.usage",

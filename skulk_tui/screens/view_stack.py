@@ -21,6 +21,7 @@ class ViewStack(Container):
         seat: The run.
         roots: Makes each root when it is first shown.
         details: Makes a detail of each kind of object.
+        prepare: Is given each view before it is shown.
     """
 
     def __init__(
@@ -28,8 +29,11 @@ class ViewStack(Container):
         seat: Seat,
         roots: Mapping[str, RootFactory],
         details: Mapping[str, DetailFactory],
+        *,
+        prepare: Callable[[View], None],
     ) -> None:
         super().__init__(id="body")
+        self._prepare = prepare
         self._seat = seat
         self._make_root = roots
         self._make_detail = details
@@ -134,6 +138,7 @@ class ViewStack(Container):
         view = self.current
         if view is None:
             return
+        self._prepare(view)
         view.display = True
         view.on_shown()
         view.commit(None)

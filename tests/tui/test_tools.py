@@ -44,6 +44,53 @@ def test_rows_are_sorted_by_the_column_that_is_named(node: ScriptedSession, tmp_
     asyncio.run(story())
 
 
+def test_columns_are_chosen_for_each_table_and_stay_so(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("sort: node ^", "RUNS", "SEEN")
+            await command(seat, "columns")
+            await seat.until_shows("Columns: Nodes", "[x] runs", ":columns NAME,NAME")
+            await seat.press("escape")
+            await command(seat, "columns live,colour")
+            await seat.until_shows("there is no column 'colour'", "There are")
+            await seat.press("colon")
+            await seat.type("columns live,me")
+            await seat.press("tab")
+            await seat.until_shows("columns live,mem")
+            await seat.press("enter")
+            await seat.until_shows("LIVE", "4 left out")
+            await seat.until(lambda: "SEEN" not in seat.text)
+            await seat.press("2", "1")
+            await seat.until_shows("4 left out")
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("sort: node ^", "4 left out")
+            assert "SEEN" not in seat.text
+            await command(seat, "columns +seen")
+            await seat.until_shows("SEEN", "3 left out")
+            await command(seat, "columns all")
+            await seat.until_shows("SEEN", "RUNS")
+            await seat.until(lambda: "left out" not in seat.text)
+
+    asyncio.run(story())
+
+
+def test_a_file_of_columns_that_cannot_be_read_is_told_and_all_are_shown(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    (tmp_path / "columns").mkdir()
+    (tmp_path / "columns" / "default.json").write_text("{")
+
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows(
+                "which columns are left out cannot be read", "sort: node ^", "SEEN"
+            )
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize(
     ("topic", "shown"),
     [("store", ":pull"), ("bundle", ":bundle"), ("invitation", ":invite"), ("X", "restart")],

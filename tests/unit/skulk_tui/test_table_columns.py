@@ -1,8 +1,10 @@
-"""Columns of a table: those that are many alike are shown by pages."""
+"""Columns of a table: those of many alike are shown by pages, and any can be left out."""
 
 import pytest
 
+from protocol.errors import ClientError
 from skulk_tui.lines import text_of
+from skulk_tui.screens.columns import left_out
 from skulk_tui.table_columns import Column, ColumnSet
 from skulk_tui.table_model import TableModel
 
@@ -49,4 +51,61 @@ def test_one_of_the_paged_columns_is_shown_however_narrow_it_is(width: int) -> N
     columns = ColumnSet(_matrix("a", "b", "c"), paged="nodes")
     columns.turn_page(1, width)
     assert [column.key for column, _ in columns.lay_out(width).columns] == ["name", "b"]
-    assert columns.state == "< > nodes 2 of 3"
+    assert columns.page_state == "< > nodes 2 of 3"
+
+
+def _nodes() -> ColumnSet:
+    return ColumnSet(
+        [
+            Column(key="name", title="NODE", width=8),
+            Column(key="mem", title="MEM", width=5),
+            Column(key="why", title="REFUSED BECAUSE", width=9),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "keys"),
+    [
+        ("node,mem", ["name", "mem"]),
+        ("MEM refused-because", ["name", "mem", "why"]),
+        ("mem", ["name", "mem"]),
+        ("-mem", ["name"]),
+        ("-mem,+refused-because", ["name", "why"]),
+        ("-node", ["name", "mem"]),
+        ("all", ["name", "mem", "why"]),
+    ],
+)
+def test_columns_are_chosen_by_name_or_by_sign_and_the_first_stays(
+    words: str, keys: list[str]
+) -> None:
+    columns = _nodes()
+    columns.leave_out({"why"})
+    columns.leave_out(left_out(columns, words))
+    assert [column.key for column in columns.chosen] == keys
+    assert columns.choice_state == (f"{3 - len(keys)} left out" if len(keys) < 3 else "")
+
+
+@pytest.mark.parametrize("words", ["colour", "+colour", "mem -node", "-"])
+def test_a_column_that_is_not_there_and_names_with_and_without_signs_are_refused(
+    words: str,
+) -> None:
+    with pytest.raises(ClientError):
+        left_out(_nodes(), words)
+
+
+def test_a_table_may_be_sorted_by_a_column_that_is_left_out() -> None:
+    model = TableModel(_nodes().all, sort="mem")
+    model.columns.leave_out({"mem"})
+    assert "MEM" not in text_of(model.shown(60, 3).header)
+    assert model.state == "sort: mem ^   1 left out"
+    model.sort()
+    assert model.sort_key == "name"
+
+
+def test_all_nodes_may_be_left_out() -> None:
+    model = TableModel(_matrix("a", "b"), paged="nodes")
+    model.columns.leave_out({"a", "b"})
+    assert _titles(model) == ["NODE"]
+    assert not model.columns.turn_page(1, _THREE_FIT)
+    assert model.state == "2 left out"
