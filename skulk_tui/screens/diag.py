@@ -157,8 +157,10 @@ class DiagView(View):
             self.health.model.set_rows(health_rows(view))
             problems = n_problems(view)
             self.health.note = f"{problems} to look at" if problems else "all is well"
+            self.health.redraw()
         elif self.tab == "network":
             self.network.model.set_rows(network_rows(view))
+            self.network.redraw()
         elif self.tab == "bundle":
             self.bundle.redraw_text()
         elif self.tab == "traces":
@@ -170,7 +172,6 @@ class DiagView(View):
         elif self.tab == "logs" and self._is_new(changes, self._logs_id):
             self._show_log()
         self._tabs.redraw()
-        self.panes()[0].redraw()
 
     @staticmethod
     def _is_new(changes: Changes | None, subscription: int | None) -> bool:

@@ -3,12 +3,14 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from protocol.control_api import EventView
 from protocol.session import TimelineEntry, row_key
+from skulk_tui.screens.diag import TABS, DiagView
 from tests.support.builders import NOW_MS, a_command_id, a_node_id
 from tests.support.den_cluster import den_health, den_log_line, fill
 from tests.support.frames import check_frame
@@ -194,5 +196,26 @@ def test_one_commands_story_is_told_across_nodes(node: ScriptedSession, tmp_path
             await seat.press("enter")
             await seat.until_shows("cluster", "InstancePlaced on den-02", "den-02", "spawning")
             assert node.subscribed("command")[-1].command_id == a_command_id()
+
+    asyncio.run(story())
+
+
+def test_a_pane_is_drawn_once_when_something_new_has_come(
+    node: ScriptedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            view = seat.app.screen.query_one(DiagView)
+            for tab in TABS:
+                await seat.until(lambda tab=tab: view.tab == tab)
+                await seat.settled()
+                pane = view.panes()[0]
+                drawn: list[str] = []
+                with monkeypatch.context() as patched:
+                    patched.setattr(pane, "redraw", partial(drawn.append, tab))
+                    view.commit(None)
+                assert drawn == [tab]
+                await seat.press("right_square_bracket")
 
     asyncio.run(story())
