@@ -6,7 +6,7 @@ It never ends by itself: not when the link is lost, and not when a frame makes n
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import ClassVar, Final, final
+from typing import TYPE_CHECKING, ClassVar, Final, final
 
 from textual.app import App
 from textual.driver import Driver
@@ -29,6 +29,9 @@ from skulk_tui.table_model import Ref
 from skulk_tui.terminal import ThemeName
 from skulk_tui.themes import THEMES
 from skulk_tui.view_state import Changes
+
+if TYPE_CHECKING:
+    from skulk_tui.last_view import LastView
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +79,8 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         self._frames = DataClock(data_hz)
         self._on_painted = on_painted
         self._seat_screen: SeatScreen | None = None
+        self._last_view: LastView | None = None
+        """There once the first frame has been drawn, which must not wait for it."""
         seat.shell = self
         # Nothing here pops up over the rest: the widgets that would are not even made.
         self._disable_notifications = self._disable_tooltips = True
@@ -108,13 +113,32 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         for topic in ROW_TOPICS:
             self.seat.link.subscribe(topic)
         self.seat.link.start()
+        self._recall_view()
         if self._on_painted is not None:
             self._on_painted()
+
+    def _recall_view(self) -> None:
+        """Show what was seen of this cluster last, until it answers."""
+        if self._last_view is None:
+            from skulk_tui.last_view import LastView
+
+            self._last_view = LastView(self.seat)
+        self.run_worker(
+            self._show_last_view(self._last_view),
+            exit_on_error=False,
+            group="recall view",
+            exclusive=True,
+        )
+
+    async def _show_last_view(self, last_view: "LastView") -> None:
+        self.take(await last_view.recall())
 
     async def on_unmount(self) -> None:
         """End the session; the node does not mind if there is no time for a farewell."""
         try:
             async with asyncio.timeout(_CLOSE_S):
+                if self._last_view is not None:
+                    await self._last_view.save()
                 await self.seat.link.close()
         except TimeoutError:
             _log.warning("the session did not close within %g s", _CLOSE_S)
@@ -141,6 +165,8 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
             self._seat_screen.commit(changes)
 
     def _tick(self) -> None:
+        if self._last_view is not None and self._last_view.look():
+            self.run_worker(self._last_view.save(), exit_on_error=False, group="save view")
         if self._seat_screen is not None and self.backlog <= 1:
             self._seat_screen.tick()
 
@@ -194,6 +220,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
         """Give names and values of how the screen is drawn."""
         return (
             ("screen", f"{self.size.width}x{self.size.height}, theme {self.theme}"),
+            ("last view", self._last_view.note if self._last_view is not None else "-"),
             ("rate", f"{self._frames.hz:g} a second at most"),
             ("backlog", f"{self.backlog} writes that the terminal has not taken"),
         )
@@ -232,6 +259,7 @@ class SkulkTui(QuietApp[int], inherit_bindings=False):
 
     async def _use(self, values: Values) -> None:
         if await use(self.seat, values) and self._seat_screen is not None:
+            self._recall_view()
             self._seat_screen.recall()
             await self._seat_screen.stack.reset()
 

@@ -113,6 +113,12 @@ def rfc3339(wall_ms: int | None) -> str | None:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{wall_ms % 1000:03d}Z"
 
 
+def date_of(wall_ms: int, utc_offset_s: int = 0) -> str:
+    """Write milliseconds since 1970 as people write a day and a time: `2026-01-02 03:04`."""
+    moment = _EPOCH + timedelta(milliseconds=wall_ms, seconds=utc_offset_s)
+    return f"{moment:%Y-%m-%d %H:%M}"
+
+
 def strip_controls(text: str) -> str:
     """Take away what a terminal would act on or be misled by; newline and tab stay.
 

@@ -64,7 +64,7 @@ from skulk_tui.session_socket import Connector
 from skulk_tui.subscriptions import Followed, Subscriptions
 from skulk_tui.target import Target, parse_node_url
 from skulk_tui.tasks import Tasks
-from skulk_tui.view_state import Changes, ViewState
+from skulk_tui.view_state import SAVED, Changes, ViewState
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
@@ -189,6 +189,7 @@ class SessionLink:
         self._chats.close("another cluster was chosen")
         self._target = target
         self._state.hello = None
+        self._tell(self._state.drop(SAVED))
         for followed in self._subscriptions:
             followed.forget()
             self._tell(self._state.drop(followed.id))

@@ -42,7 +42,8 @@ def status_row(
         left = (*left, Span("  via " if name else "via "), span(via, "title"))
     gap = Span("    " if is_roomy else "  ")
     left = (*left, gap, *link_words(link, now=now), *_overlays(view, flags, now=now))
-    if view.head is not None and link.word in {"live", "stale", "syncing", "resuming"}:
+    is_known = view.saved_at_ms is None  # a view of an earlier run is no news
+    if is_known and link.word in {"live", "stale", "syncing", "resuming"}:
         left = (*left, *_counts(view, is_roomy=is_roomy))
     shown = spread(left, toned("PROTECTED", "bad") if flags.is_protected else EMPTY, width)
     return retoned(fit(shown, width), "inverse") if flags.is_protected else shown
@@ -93,7 +94,7 @@ def _short_age(age: float | None) -> str:
 
 def _overlays(view: ViewState, flags: StatusFlags, *, now: float) -> Line:
     words: list[tuple[str, Tone]] = []
-    head = view.head
+    head = view.head if view.saved_at_ms is None else None
     if head is not None and head.master is None:
         words.append(("ELECTING", "warn"))
     if head is not None and head.is_minority:

@@ -27,6 +27,8 @@ from protocol.state import PlacementFailure
 
 DocumentT = TypeVar("DocumentT", bound=FrozenModel)
 
+SAVED: Final = 0
+"""The subscription of rows that an earlier run has left; those of a link begin with 1."""
 LINES_KEPT: Final = 10_000
 """Of each line subscription."""
 
@@ -142,6 +144,8 @@ class ViewState:
     def __init__(self) -> None:
         self.hello: NodeHello | None = None
         self.feed: FeedState = "full"
+        self.saved_at_ms: int | None = None
+        """When the rows of `SAVED` were live; None where there are none."""
         self._rows: dict[str, Row] = {}
         self._by_subscription: dict[int, set[str]] = {}
         self._lines: dict[int, LineBuffer] = {}
@@ -162,9 +166,14 @@ class ViewState:
         return Changes(is_head=True)
 
     def apply_rows(self, frame: Rows, now: float) -> Changes:
-        """Take rows; a snapshot also removes what it does not hold."""
+        """Take rows; a snapshot also removes what it does not hold.
+
+        The first that come from a node replace all of `SAVED`.
+        """
+        changed = set[str]() if frame.id == SAVED else set(self.drop(SAVED).keys)
+        if frame.id == SAVED:
+            self.saved_at_ms = frame.at_ms
         known = self._by_subscription.setdefault(frame.id, set())
-        changed: set[str] = set()
         if frame.is_snapshot:
             changed |= self._forget(known - frame.rows.keys())
             known.intersection_update(frame.rows)
@@ -185,6 +194,8 @@ class ViewState:
     def drop(self, subscription_id: int) -> Changes:
         """Forget a subscription and what it brought."""
         self._lines.pop(subscription_id, None)
+        if subscription_id == SAVED:
+            self.saved_at_ms = None
         return Changes(
             keys=frozenset(self._forget(self._by_subscription.pop(subscription_id, set())))
         )

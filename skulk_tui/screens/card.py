@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import final
 
-from skulk_tui.formatting import UNKNOWN, format_percent
-from skulk_tui.lines import Line, Span, Tone, line, span, toned
+from skulk_tui.formatting import UNKNOWN, date_of, format_percent
+from skulk_tui.lines import Line, Span, Tone, line, retoned, span, toned
 from skulk_tui.seat import Seat
 from skulk_tui.status_row import link_words
 from skulk_tui.widgets.line_widget import LineWidget
@@ -39,7 +39,10 @@ class Card(LineWidget):
             line(Span("skulk ", "title"), span(name), "  ",
                  *link_words(seat.link.view, now=seat.now()))
         ]  # fmt: skip
-        if head is not None:
+        if seat.view.saved_at_ms is not None:
+            date = date_of(seat.view.saved_at_ms, seat.utc_offset_s)
+            lines.append(toned(f"SAVED {date}", "warn"))
+        elif head is not None:
             noun = "alert" if head.alerts == 1 else "alerts"
             alerts = (Span(f"  {head.alerts} {noun}", "bad"),) if head.alerts else ()
             rate = "" if head.tokens_per_s is None else f"  {head.tokens_per_s:.0f} tok/s"
@@ -65,5 +68,6 @@ class Card(LineWidget):
                 total = resources.memory_total_bytes
                 used = format_percent(total - free, total)
             name = span(f"{node.member.name:<12}")
-            lines.append(line(name, " ", Span(f"{word:<7}", tone), f"{used:>5}  {busy:>5}"))
+            shown = line(name, " ", Span(f"{word:<7}", tone), f"{used:>5}  {busy:>5}")
+            lines.append(retoned(shown, "dim") if self._seat.view.saved_at_ms else shown)
         return lines

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from skulk_tui.formatting import date_of
 from skulk_tui.lines import EMPTY, Line, Span, line, span
 from skulk_tui.link_view import LinkView
 from skulk_tui.status_row import clock_time
@@ -45,8 +46,10 @@ def _ways(view: ViewState) -> Line:
     return line(Span("   :attach ", "accent"), span(f"{alive[0].name}"))
 
 
-def staleness(link: LinkView, *, now: float) -> str:
+def staleness(link: LinkView, view: ViewState, *, now: float, utc_offset_s: int = 0) -> str:
     """Give the word for each pane's rule: how old what it shows is; empty while it is live."""
+    if view.saved_at_ms is not None:
+        return f"SAVED {date_of(view.saved_at_ms, utc_offset_s)}"
     age = link.age_s(now)
     if age is None or link.word in {"live", "syncing", "resuming"}:
         return ""

@@ -177,7 +177,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
     def _show_staleness(self) -> None:
         """Let nothing that is old look live: rules say how old, values are dimmed, a notice why."""
         link, now = self.seat.link.view, self.seat.now()
-        old = staleness(link, now=now)
+        old = staleness(link, self.seat.view, now=now, utc_offset_s=self.seat.utc_offset_s)
         self.set_class(bool(old), "stale")
         self._notice.show(is_shown=bool(self._notice_lines()) and not self._is_card)
         view = self.stack.current

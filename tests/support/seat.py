@@ -162,6 +162,7 @@ async def a_seat(
     is_readonly: bool = False,
     seeds: tuple[str, ...] = (),
     api_key: str | None = None,
+    profile: str = "",
 ) -> AsyncGenerator[SeatUnderTest]:
     """Run the UI at a node's address; ended with the block."""
     view, clock = ViewState(), SystemClock()
@@ -184,6 +185,7 @@ async def a_seat(
         glyphs=glyphs,
         registry=Registry(ALL_ACTIONS),
         flash=FlashLog(),
+        profile=profile,
         is_readonly=is_readonly,
         state_dir=tmp_path,
         clipboard=Clipboard("file", environ={}, send=lambda _: None, state_dir=tmp_path),
