@@ -1,12 +1,14 @@
 """Screen 1: the way tokens take, the nodes, and the node under the cursor."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar, Final, Literal, final, get_args
 
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
+from protocol.cluster_api import NodeView
 from skulk_tui.lines import EMPTY, wrapped
 from skulk_tui.screens.cluster_rows import (
     NODE_COLUMNS,
@@ -27,15 +29,19 @@ from skulk_tui.screens.cluster_tabs import (
     member_rows,
     stranger_lines,
 )
+from skulk_tui.screens.node_cards import node_card
 from skulk_tui.screens.node_traces import trace_lines
 from skulk_tui.screens.view import Handler, Values, View
 from skulk_tui.seat import Seat
 from skulk_tui.table_model import Ref, TableModel
 from skulk_tui.view_state import Changes
 from skulk_tui.widgets.block_pane import BlockPane
+from skulk_tui.widgets.card_pane import CardPane
 from skulk_tui.widgets.pane import Pane, TablePane, TextPane
 
 _ROUTES_LINES: Final = 6
+CARDS_FROM: Final = (120, 36)
+"""Columns and rows of the terminal from which nodes are cards, as long as all of them fit."""
 _TAB_HINT: Final = "[ and ] switch"
 Tab = Literal["overview", "links", "members", "door"]
 TABS: Final[tuple[Tab, ...]] = get_args(Tab)
@@ -52,6 +58,9 @@ class ClusterView(View):
         super().__init__(seat)
         dash = seat.glyphs.rule
         self.tab: Tab = "overview"
+        self._cards: str = "auto"
+        self._shown: Mapping[Ref, NodeView] = {}
+        """The nodes that have rows, as they were when these were made."""
         self.routes = BlockPane(
             "routes",
             "Routes",
@@ -59,7 +68,7 @@ class ClusterView(View):
             dash=dash,
         )
         self.routes.note = "m: link matrix"
-        self.nodes = TablePane(
+        self.nodes = CardPane(
             "nodes",
             "Nodes",
             TableModel(NODE_COLUMNS, facets=NODE_FACETS, sort="name"),
@@ -112,6 +121,7 @@ class ClusterView(View):
         return {
             "cluster.open": self._open,
             "cluster.logs": self._open,  # a node's own view has its log
+            "cluster.cards": self._choose_cards,
             "cluster.routes": lambda _: self._go_tab("overview"),
             "cluster.matrix": lambda _: self._go_tab("links"),
             "cluster.next_tab": lambda _: self._turn(1),
@@ -133,6 +143,8 @@ class ClusterView(View):
         else:
             attached = view.hello.node_id if view.hello else None
             self.nodes.model.set_rows(node_rows(view, glyphs, attached=attached))
+            self._shown = {ref_of_node(node): node for node in view.nodes}
+            self._make_cards()
             self.routes.show(route_blocks(view, glyphs))
             self.nodes.foot = door_line(view)
             self._size_routes()
@@ -158,7 +170,7 @@ class ClusterView(View):
         """Give the routes their share; Textual has the base class do its part too."""
         del event
         self._size_routes()
-        self.call_after_refresh(self._show_strip)  # whether there is room for traces is known then
+        self.call_after_refresh(self._fit)  # what there is room for is known then
 
     def to_next_alert(self) -> bool:
         """Put the cursor on the next node that needs somebody."""
@@ -186,6 +198,28 @@ class ClusterView(View):
         stranger = next((one for one in self.seat.view.strangers if one.public_key == ref.id), None)
         if stranger is not None and self.seat.shell is not None:
             await self.seat.shell.show_text(f"Refused: {ref.shown}", stranger_lines(stranger))
+
+    # ---- Cards ----
+
+    def _choose_cards(self, values: Values) -> None:
+        """Show nodes as cards, or as rows; without a word as what they are not now."""
+        self._cards = values.get("switch") or ("off" if self.nodes.has_cards else "on")
+        self._go_tab("overview")
+
+    def _make_cards(self) -> None:
+        size = self.screen.size
+        is_roomy = size.width >= CARDS_FROM[0] and size.height >= CARDS_FROM[1]
+        is_shown = self._cards == "on" or (self._cards == "auto" and is_roomy)
+        self.nodes.is_forced = self._cards == "on"
+        make_card = partial(node_card, self._shown, self.seat.glyphs)
+        self.nodes.make_card = make_card if is_shown else None
+
+    def _fit(self) -> None:
+        self._make_cards()
+        self.nodes.redraw()
+        self._show_strip()
+
+    # ---- Sub-tabs ----
 
     def _turn(self, by: int) -> None:
         self._go_tab(TABS[(TABS.index(self.tab) + by) % len(TABS)])

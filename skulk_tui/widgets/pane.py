@@ -1,7 +1,7 @@
 """A pane: one titled rule, and lines below it. What holds the keyboard is marked by its rule."""
 
 from collections.abc import Sequence
-from typing import Self, final
+from typing import Self
 
 from textual.events import Blur, Click, Focus, MouseScrollDown, MouseScrollUp
 
@@ -144,7 +144,6 @@ class TextPane(Pane):
         self._top = max(0, min(self._top, lowest))
 
 
-@final
 class TablePane(Pane):
     """A pane with a table.
 
@@ -208,6 +207,10 @@ class TablePane(Pane):
         if not self.model.rows:
             text = f"   nothing matches {self.model.filter.text!r}; esc clears the filter"
             return [toned(text, "dim")]
+        return self.rows_body(width, height)
+
+    def rows_body(self, width: int, height: int) -> Sequence[Line]:
+        """Draw header and rows; there is at least one."""
         n_foot = 1 if self.foot and height > len(self.model.rows) + 1 else 0
         shown = self.model.shown(width, height - 1 - n_foot)
         if shown.cursor is not None:
@@ -217,10 +220,16 @@ class TablePane(Pane):
             lines += [EMPTY] * (height - 1 - len(lines)) + [self.foot]
         return lines
 
+    def index_at(self, x: int, y: int) -> int | None:
+        """Give the row that is drawn at a cell of the pane; None where there is none."""
+        del x
+        top = self.model.shown(self.size.width, max(0, self.size.height - 2)).top
+        return top + y - 2 if y >= 2 else None  # ruff: ignore[magic-value-comparison]  # rule and header
+
     def on_click(self, event: Click) -> None:
         """Put the cursor where the operator clicks."""
-        top = self.model.shown(self.size.width, max(0, self.size.height - 2)).top
-        index = top + event.y - 2
-        if event.y >= 2 and index < len(self.model.rows):  # ruff: ignore[magic-value-comparison]  # rule and header
+        # Textual calls what each class has by this name: subclasses say where, not what.
+        index = self.index_at(event.x, event.y)
+        if index is not None and index < len(self.model.rows):
             self.model.move_to(index)
             self.redraw()

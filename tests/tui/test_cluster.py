@@ -50,6 +50,84 @@ def test_sub_tabs_show_links_members_and_the_door(node: ScriptedSession, tmp_pat
     asyncio.run(story())
 
 
+def _grow(node: ScriptedSession, n_more: int) -> None:
+    for number in range(10, 10 + n_more):
+        member = den_member(2, name=f"n{number}", node_id=a_node_id(number))
+        node.rows("cluster", {row_key("node", a_node_id(number)): den_node(2, member=member)})
+
+
+def test_nodes_are_cards_where_there_is_room_and_rows_again_where_not_all_fit(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=(120, 36)) as seat:
+            await seat.until_shows("> attic-mini", "mem [##........] 6/24G 25%")
+            assert "RUNS" not in seat.text
+            check_frame("cluster-overview-120x36", await seat.settled())
+            await seat.resize(119, 36)
+            await seat.until_shows("RUNS")
+            await seat.resize(120, 35)
+            await seat.until_shows("RUNS")
+            await seat.resize(120, 36)
+            await seat.until(lambda: "RUNS" not in seat.text)
+            _grow(node, 8)
+            await seat.until_shows("- Nodes 12", "RUNS", "n17")
+
+    asyncio.run(story())
+
+
+def test_keys_do_to_cards_what_they_do_to_rows(node: ScriptedSession, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path, size=(120, 36)) as seat:
+            await seat.until_shows("> attic-mini", "mem [##")
+            await seat.press("j", "j")
+            await seat.until_shows("> den-02", "- den-02 -")
+            await seat.press("space")
+            await seat.until_shows(" *den-02", "> rack-a6k", "1 marked")
+            await seat.press("home")
+            await seat.until_shows("> attic-mini")
+            await seat.pilot.click("#pane-nodes", offset=(40, 2))
+            await seat.until_shows("> den-01")
+            await seat.press("slash")
+            await seat.type("rack")
+            await seat.press("enter")
+            await seat.until_shows("> rack-a6k", "(1 of 4)", "mem [#########.] 43/48G")
+            await seat.press("escape", "escape")
+            await seat.until_shows("attic-mini")
+            await seat.press("enter")
+            await seat.until_shows("- Runs 1")
+
+    asyncio.run(story())
+
+
+def test_cards_are_there_by_command_at_any_size_and_follow_the_cursor(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("RUNS", "> attic-mini")
+            await seat.press("2", "colon")
+            await seat.type("cards")
+            await seat.press("enter")
+            await seat.until_shows("[1 Cluster]", "> attic-mini", "mem [##........] 6/24G 25%")
+            _grow(node, 8)
+            await seat.until_shows("- Nodes 12")
+            assert "43/48G" not in seat.text
+            await seat.press("end")
+            await seat.until_shows("> rack-a6k", "43/48G")
+            for typed, shown in (
+                ("cards", "RUNS"),
+                ("cards on", "mem [##"),
+                ("cards auto", "RUNS"),
+            ):
+                await seat.press("colon")
+                await seat.type(typed)
+                await seat.press("enter")
+                await seat.until_shows(shown)
+
+    asyncio.run(story())
+
+
 def test_where_there_is_no_room_a_card_stands(node: ScriptedSession, tmp_path: Path) -> None:
     async def story() -> None:
         async with a_seat(node.url, tmp_path) as seat:
