@@ -42,7 +42,7 @@ def test_until_a_node_answers_the_saved_view_is_shown_with_its_date_and_nothing_
         async with a_seat(node.url, tmp_path, profile="home") as seat:
             await seat.until_shows("CONNECTING", SAVED, "> attic-mini", "retry now")
             assert seat.app.screen.has_class("stale")
-            await check_sizes(seat, "state-saved", sizes=((60, 16), (80, 24)))
+            await check_sizes(seat, "state-saved", sizes=((60, 16), (160, 50), (80, 24)))
             await seat.press("x")
             await seat.until_shows("not while the link is connecting")
             node.reopen()
