@@ -1,4 +1,4 @@
-"""Chat completions: from a request to an instance, and its frames back to the client.
+"""Chats in every dialect: from a request to an instance, and its frames back to the client.
 
 A stream commits its status at once, so that bytes flow however long the prompt takes; what goes
 wrong after that is its first or last event. A whole answer commits nothing before it is there, so
@@ -46,7 +46,7 @@ _COPY_BYTES: Final = 64 << 10
 
 @final
 class ChatService:
-    """Serves chat completions, and cancels them.
+    """Serves chats, counts their prompts, and cancels them.
 
     Args:
         deps: The rest of the daemon.

@@ -7,6 +7,7 @@ would change one is refused by name.
 
 import json
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Final, Literal, cast, final
 
 from protocol.ids import CommandId
@@ -14,9 +15,9 @@ from protocol.tasks import ChatMessage, ChatTask, Sampling, ToolCall, ToolDefini
 from skulkd.api.dialects.anthropic_output import MessageAnswer, MessageStream
 from skulkd.api.dialects.fields import (
     MAX_TOKENS,
-    MAX_TOOLS,
     Fields,
     listed_messages,
+    listed_tools,
     model_id_of,
     read_flag,
     read_integer,
@@ -263,20 +264,10 @@ def _tool_use(block: Fields, place: str) -> ToolCall:
 
 
 def _tools(value: object) -> tuple[ToolDefinition, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        wrong("tools", "an array", value)
-    listed = cast("list[object]", value)
-    if len(listed) > MAX_TOOLS:
-        wrong("tools", f"at most {MAX_TOOLS} definitions", listed)
-    return tuple(_tool(item, f"tools[{index}]") for index, item in enumerate(listed))
+    return tuple(starmap(_tool, listed_tools(value)))
 
 
-def _tool(value: object, place: str) -> ToolDefinition:
-    if not isinstance(value, dict):
-        wrong(place, "an object", value)
-    tool = cast("Fields", value)
+def _tool(tool: Fields, place: str) -> ToolDefinition:
     if _type(tool) not in {"", "custom"}:
         unsupported(
             f"{place}.type",

@@ -154,6 +154,23 @@ def stop_texts(param: str, listed: list[object]) -> tuple[str, ...]:
     return tuple(stops)
 
 
+def listed_tools(value: object) -> list[tuple[Fields, str]]:
+    """Read `tools` as definitions, each with its place in the request."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        wrong("tools", "an array", value)
+    listed = cast("list[object]", value)
+    if len(listed) > MAX_TOOLS:
+        wrong("tools", f"at most {MAX_TOOLS} definitions", listed)
+    tools: list[tuple[Fields, str]] = []
+    for index, item in enumerate(listed):
+        if not isinstance(item, dict):
+            wrong(f"tools[{index}]", "an object", item)
+        tools.append((cast("Fields", item), f"tools[{index}]"))
+    return tools
+
+
 def listed_messages(value: object) -> list[object]:
     """Read `messages` as a list of a bearable length that is not empty."""
     if not isinstance(value, list):
