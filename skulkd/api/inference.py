@@ -20,7 +20,7 @@ from protocol.instances import Instance
 from protocol.tasks import ChatTask
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.dialects.anthropic_messages import parse_messages, parse_prompt
-from skulkd.api.dialects.chat_dialect import ChatCall
+from skulkd.api.dialects.chat_dialect import ChatCall, StreamWriter
 from skulkd.api.dialects.openai_chat import parse_chat
 from skulkd.api.dialects.openai_chat_output import error_event, opening_comment
 from skulkd.api.errors import bug, envelope, invalid_body
@@ -30,7 +30,7 @@ from skulkd.api.json_body import decode_object
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.query import MAX_DIGITS, whole_number
 from skulkd.api.selection import Sight, choose
-from skulkd.api.sse import SSE_HEADERS, EventStream, TurnWrites
+from skulkd.api.sse import SSE_HEADERS, EventStream, TurnWrites, stream_headers
 from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
 from skulkd.runtime.logs import command_id as log_command_id
 
@@ -113,8 +113,9 @@ class ChatService:
             )
         call, candidates = await self._admitted(request, await request.body(), parse_chat)
         command_id = call.task.command_id
-        kept = self._kept.open(command_id, request.principal.name, None)
-        stream = self._open[command_id] = _OpenStream(call, kept, request, self._now_s())
+        kept = self._kept.open(command_id, request.principal.name, None, call.framing)
+        writer = call.stream(self._now_s())
+        stream = self._open[command_id] = _OpenStream(call, kept, request, writer)
 
         def on_done(producer: asyncio.Task[None]) -> None:
             del producer, self._open[command_id]
@@ -245,6 +246,7 @@ class ChatService:
     ) -> Reply:
         task = call.task
         answer = call.answer(self._now_s())
+        started_s = asyncio.get_running_loop().time()
 
         def take(chunk: Chunk) -> bool:
             answer.add(chunk)
@@ -261,7 +263,8 @@ class ChatService:
                     elif isinstance(frame, Failed):
                         raise _failure(frame.error)
                     elif isinstance(frame, Finished):
-                        return Reply(body=answer.document(frame))
+                        elapsed_s = asyncio.get_running_loop().time() - started_s
+                        return Reply(body=answer.document(frame, elapsed_s))
         finally:
             del self._open[task.command_id]
             await frames.aclose()
@@ -273,16 +276,19 @@ class ChatService:
         task = call.task
 
         async def run(send: Send) -> None:
+            writer = call.stream(self._now_s())
             events = EventStream(
                 request.connection,
                 clock=self._deps.clock,
                 limits=self._deps.stream_limits,
                 turn=self._turn,
                 name=task.command_id,
+                keep_alive=writer.keep_alive,
             )
-            events.put(opening_comment(task.command_id))
-            kept = self._kept.open(task.command_id, request.principal.name, events)
-            stream = _OpenStream(call, kept, request, self._now_s())
+            if writer.opening:
+                events.put(writer.opening)
+            kept = self._kept.open(task.command_id, request.principal.name, events, call.framing)
+            stream = _OpenStream(call, kept, request, writer)
             self._open[task.command_id] = stream
             producer = self._deps.tasks.start(
                 self._produce(candidates, stream),
@@ -304,7 +310,7 @@ class ChatService:
                     producer.cancel()
                 stream.close()
 
-        return StreamReply(run=run, headers=SSE_HEADERS)
+        return StreamReply(run=run, headers=stream_headers(call.framing))
 
     async def _read_on(self, request: Request, send: Send, kept: KeptStream, offset: int) -> None:
         events = EventStream(
@@ -398,12 +404,15 @@ class _Interruptible(Protocol):
 class _OpenStream:
     """A stream being served."""
 
-    def __init__(self, call: ChatCall, kept: KeptStream, request: Request, created_s: int) -> None:
+    def __init__(
+        self, call: ChatCall, kept: KeptStream, request: Request, writer: StreamWriter
+    ) -> None:
         self.call = call
         self.kept = kept
         self._pace = kept.pace
-        self.writer = call.stream(created_s)
+        self.writer = writer
         self._request = request
+        self._started_s = asyncio.get_running_loop().time()
         self.producer: asyncio.Task[None] | None = None
         """Of a stream without a connection, whose end would end it."""
 
@@ -414,6 +423,11 @@ class _OpenStream:
             return False
         self.kept.put_all(self.writer.chunk(chunk))
         return True
+
+    def finish(self, finished: Finished) -> None:
+        """Put what ends it well."""
+        elapsed_s = asyncio.get_running_loop().time() - self._started_s
+        self.kept.put_last(self.writer.finish(finished, elapsed_s), self.writer.end_mark)
 
     def fail(self, reason: SkulkError) -> None:
         """Make an error the last event, unless it is over."""
@@ -445,7 +459,7 @@ async def _relay(frames: AsyncIterator[Frame], stream: _OpenStream) -> None:
         elif isinstance(frame, Started):
             kept.put_all(writer.start(frame))
         elif isinstance(frame, Finished):
-            kept.put_last(writer.finish(frame), writer.end_mark)
+            stream.finish(frame)
         else:
             stream.fail(_failure(frame.error))
 
@@ -462,16 +476,17 @@ async def _copy(reader: StreamReader, more: asyncio.Event, events: EventStream) 
 
 
 async def _copy_events(reader: StreamReader, more: asyncio.Event, events: EventStream) -> None:
-    """Give each event with its number as its id.
+    """Give each event as a server-sent one, with its number as its id.
 
     Raises:
         RequestError: `request.stream_gone`.
     """
+    framing = reader.stream.framing
     while not reader.is_at_end:
         more.clear()
         number = reader.offset
         for event in reader.take(_COPY_BYTES):
-            events.put(b"id: %d\n%b" % (number, event))
+            events.put(b"id: %d\n%b" % (number, framing.as_sse(event)))
             number += 1
         if events.is_full:
             await events.room()

@@ -9,12 +9,11 @@ from http import HTTPStatus
 from typing import Final
 
 from protocol.errors import RequestError, SkulkError
-from protocol.ids import CommandId
 from protocol.session import NODE_FRAME_MAX_BYTES
 from skulkd.api.errors import envelope, error_reply
 from skulkd.api.http import Reply
 from skulkd.api.session_lines import LineBatch
-from skulkd.api.streams import event_json
+from skulkd.api.streams import KeptStream
 from skulkd.core.row_table import members_of
 
 _ANSWER_MAX_BYTES: Final = NODE_FRAME_MAX_BYTES - 1024
@@ -72,14 +71,14 @@ def answer_frame(frame_id: int, reply: Reply) -> bytes:
 
 
 def stream_frame(
-    frame_id: int, command_id: CommandId, offset: int, events: list[bytes], *, is_end: bool
+    frame_id: int, stream: KeptStream, offset: int, events: list[bytes], *, is_end: bool
 ) -> bytes:
     """Write a `stream` frame from events as HTTP has them."""
     return b'{"type":"stream","id":%d,"command_id":"%b","offset":%d,"events":[%b],"is_end":%b}' % (
         frame_id,
-        command_id.encode(),
+        stream.command_id.encode(),
         offset,
-        b",".join(map(event_json, events)),
+        b",".join(map(stream.framing.json_of, events)),
         b"true" if is_end else b"false",
     )
 

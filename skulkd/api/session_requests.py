@@ -206,7 +206,7 @@ class SessionRequests:
             self._forget(frame_id, reader)
         elif reader.has_more:
             self._ready_streams[frame_id] = None  # behind the others
-        return stream_frame(frame_id, reader.stream.command_id, offset, events, is_end=is_end)
+        return stream_frame(frame_id, reader.stream, offset, events, is_end=is_end)
 
     def _forget(self, frame_id: int, reader: StreamReader) -> None:
         del self._asked[frame_id]

@@ -1,4 +1,4 @@
-"""A stream of server-sent events to one client: coalesced, kept alive, bounded.
+"""A stream of events to one client, server-sent ones or lines: coalesced, kept alive, bounded.
 
 What the producer puts in one turn of the loop is written at its end, so a burst costs one system
 call, and an event costs neither a task's turn nor a future. Only a reader that is slow is waited
@@ -7,22 +7,30 @@ for. One timer a stream looks after silence and after a reader that does not rea
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
 from protocol.clock import Clock
-from skulkd.api.dialects.openai_chat_output import KEEP_ALIVE
+from skulkd.api.dialects.framing import SSE, Framing, sse_keep_alive
 from skulkd.api.http import Connection, Header, Message, Send
 
 _log = logging.getLogger(__name__)
 
-SSE_HEADERS: Final[tuple[Header, ...]] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache, no-transform"),
-    (b"x-accel-buffering", b"no"),
-)
 _NOTHING: Final[Message] = {"type": "http.response.body", "body": b"", "more_body": True}
 _BURST: Final = 8
+
+
+def stream_headers(framing: Framing) -> tuple[Header, ...]:
+    """Give the headers of a stream that nothing on the way may hold back."""
+    return (
+        (b"content-type", framing.content_type),
+        (b"cache-control", b"no-cache, no-transform"),
+        (b"x-accel-buffering", b"no"),
+    )
+
+
+SSE_HEADERS: Final = stream_headers(SSE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +38,7 @@ class StreamLimits:
     """What one reader may cost."""
 
     keep_alive_s: float = 10.0
-    """Silence after which a comment is sent; with the check interval, at most 15 s."""
+    """Silence after which it is filled; with the check interval, at most 15 s."""
     stall_s: float = 30.0
     """How long a send may wait for the reader."""
     buffer_bytes: int = 1 << 20
@@ -73,6 +81,7 @@ class EventStream:
         limits: The bounds.
         name: What the log calls it.
         turn: Shared with other streams; its own by default.
+        keep_alive: Gives what fills a silence, never b"".
     """
 
     __slots__ = (
@@ -82,6 +91,7 @@ class EventStream:
         "_is_ended",
         "_is_lost",
         "_is_ready",
+        "_keep_alive",
         "_limits",
         "_loop",
         "_n_bytes",
@@ -103,11 +113,13 @@ class EventStream:
         limits: StreamLimits,
         name: str,
         turn: TurnWrites | None = None,
+        keep_alive: Callable[[], bytes] = sse_keep_alive,
     ) -> None:
         self._connection = connection
         self._clock = clock
         self._limits = limits
         self._name = name
+        self._keep_alive = keep_alive
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
         self._n_bytes = 0
@@ -244,7 +256,7 @@ class EventStream:
                 self._cut(f"it took nothing for {stalled_s:.0f} s")
                 return
         elif now - self._written_at >= self._limits.keep_alive_s and not self._parts:
-            self.put(KEEP_ALIVE)
+            self.put(self._keep_alive())
         self._timer = self._loop.call_later(self._limits.check_s, self._check)
 
     def _cut(self, reason: str) -> None:

@@ -13,13 +13,12 @@ from typing import Final, final
 
 from protocol.errors import RequestError
 from protocol.ids import CommandId
+from skulkd.api.dialects.framing import SSE, Framing
 from skulkd.api.http import Principal
 from skulkd.api.sse import EventStream
 
 _EVENT_COST_BYTES: Final = 64
 """What an event takes beside its text."""
-_DATA: Final = b"data: "
-_BREAK: Final = b"\n\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +43,27 @@ class KeptStream:
         owner: Who opened it: a key's id, or `loopback`.
         limits: How much is kept.
         live: The connection that it was opened by; None for one of a session.
+        framing: The form of its events.
     """
 
     __slots__ = (
-        "_events", "_first", "_forgotten_bytes", "_forward", "_is_abandoned", "_left_bytes",
+        "_end", "_events", "_first", "_forgotten_bytes", "_forward", "_is_abandoned", "_left_bytes",
         "_live", "_max_bytes", "_n_bytes", "_readers", "_room", "command_id", "end_mark",
-        "ended_at_s", "is_done", "owner", "unread_since_s",
+        "ended_at_s", "framing", "is_done", "owner", "unread_since_s",
     )  # fmt: skip
 
     def __init__(
-        self, command_id: CommandId, owner: str, limits: KeepLimits, live: EventStream | None
+        self,
+        command_id: CommandId,
+        owner: str,
+        limits: KeepLimits,
+        live: EventStream | None,
+        framing: Framing,
     ) -> None:
         self.command_id: Final = command_id
         self.owner: Final = owner
+        self.framing: Final = framing
+        self._end: Final = framing.end
         self._max_bytes: Final = limits.stream_bytes
         self._live: Final = live
         self._forward = None if live is None else live.put
@@ -104,16 +111,15 @@ class KeptStream:
     # ---- What its producer calls ----
 
     def put_all(self, events: bytes) -> None:
-        """Add an event, or several that come together, each with the blank line that ends it."""
-        if events.count(_BREAK) == 1:
+        """Add an event, or several that come together, each with what ends it."""
+        if events.count(self._end) == 1:
             self.put(events)
             return
-        for event in events.split(_BREAK):
-            if event:
-                self.put(event + _BREAK)
+        for event in self.framing.split(events):
+            self.put(event)
 
     def put(self, event: bytes) -> None:
-        """Add an event: its name where the dialect has names, `data: JSON` and a blank line."""
+        """Add one event in the stream's framing."""
         self._events.append(event)
         self._n_bytes += len(event) + _EVENT_COST_BYTES
         if self._n_bytes > self._max_bytes:
@@ -305,9 +311,15 @@ class KeptStreams:
         """How many are kept."""
         return len(self._streams)
 
-    def open(self, command_id: CommandId, owner: str, live: EventStream | None) -> KeptStream:
+    def open(
+        self,
+        command_id: CommandId,
+        owner: str,
+        live: EventStream | None,
+        framing: Framing = SSE,
+    ) -> KeptStream:
         """Begin to keep a stream; see `KeptStream`."""
-        stream = KeptStream(command_id, owner, self._limits, live)
+        stream = KeptStream(command_id, owner, self._limits, live, framing)
         self._streams[command_id] = stream
         if self._timer is None:
             self._watch()
@@ -376,11 +388,6 @@ class KeptStreams:
         """Say whether what must be kept already takes all that may be."""
         kept = (one for one in self._streams.values() if one.ended_at_s is None and not one.is_live)
         return sum(one.n_bytes for one in kept) > self._limits.total_bytes
-
-
-def event_json(event: bytes) -> bytes:
-    """Give the JSON of an event."""
-    return event[event.index(_DATA) + len(_DATA) : -len(_BREAK)]
 
 
 def _cost(events: list[bytes]) -> int:

@@ -28,6 +28,7 @@ from skulkd.api.dialects.fields import (
     unsupported,
     wrong,
 )
+from skulkd.api.dialects.framing import SSE, Framing
 
 _EFFORTS: Final = frozenset({"low", "medium", "high", "xhigh", "max"})
 _THINKING: Final = frozenset({"enabled", "adaptive", "disabled"})
@@ -46,6 +47,11 @@ class AnthropicCall:
     def dialect(self) -> Literal["anthropic"]:
         """Whose errors it ends with."""
         return "anthropic"
+
+    @property
+    def framing(self) -> Framing:
+        """Events with names."""
+        return SSE
 
     @property
     def shrinks_to_window(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, final
 from protocol.data_frames import Chunk, Finished, Started, ToolCallDelta, Usage
 from protocol.ids import CommandId, ModelId
 from protocol.tasks import FinishReason
+from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
 
 _Kind = Literal["text", "thinking"]
 
@@ -52,9 +53,18 @@ class MessageStream:
         self._usage: Usage | None = None
 
     @property
+    def opening(self) -> bytes:
+        """Nothing: the id is in the header."""
+        return b""
+
+    @property
     def end_mark(self) -> bytes:
         """Nothing: `message_stop` is the end."""
         return b""
+
+    def keep_alive(self) -> bytes:
+        """Give a comment."""
+        return SSE_KEEP_ALIVE
 
     def start(self, started: Started) -> bytes:
         """Give the event that begins the message, with the tokens of its prompt."""
@@ -82,8 +92,9 @@ class MessageStream:
             self._call(delta, events)
         return b"".join(events)
 
-    def finish(self, finished: Finished) -> bytes:
+    def finish(self, finished: Finished, elapsed_s: float) -> bytes:
         """Give the events that end the message."""
+        del elapsed_s
         events: list[bytes] = [] if self._usage is not None else [self.start(Started())]
         self._close(events)
         delta = {"stop_reason": _REASONS[finished.reason], "stop_sequence": None}
@@ -160,8 +171,9 @@ class MessageAnswer:
                 call = self._calls[delta.call_index] = _Call(delta.id or name)
             call.add(delta)
 
-    def document(self, finished: Finished) -> bytes:
+    def document(self, finished: Finished, elapsed_s: float) -> bytes:
         """Give the whole message as JSON."""
+        del elapsed_s
         content: list[dict[str, Any]] = []
         if thinking := "".join(self._thinking):
             content.append({"type": "thinking", "thinking": thinking, "signature": ""})

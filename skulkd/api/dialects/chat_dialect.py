@@ -4,16 +4,19 @@ from typing import Any, Literal, Protocol
 
 from protocol.data_frames import Chunk, Finished, Started
 from protocol.tasks import ChatTask
+from skulkd.api.dialects.framing import Framing
 
 Dialect = Literal["openai", "anthropic", "control"]
 """Whose form an error takes; `control` is our own."""
 
 
 class StreamWriter(Protocol):
-    """Turns the frames of one task into the events of a stream.
+    """Turns the frames of one task into the events of a stream, in the framing of its call."""
 
-    Each event ends with a blank line, and its JSON follows `data: `.
-    """
+    @property
+    def opening(self) -> bytes:
+        """What leaves at once, before the prompt is read, and is no event; b"" for nothing."""
+        ...
 
     @property
     def end_mark(self) -> bytes:
@@ -28,8 +31,17 @@ class StreamWriter(Protocol):
         """Give a piece of output: one event, or several."""
         ...
 
-    def finish(self, finished: Finished) -> bytes:
-        """Give the events that end it well."""
+    def keep_alive(self) -> bytes:
+        """Give what fills a silence, for the connection alone: it is not kept with the events."""
+        ...
+
+    def finish(self, finished: Finished, elapsed_s: float) -> bytes:
+        """Give the events that end it well.
+
+        Args:
+            finished: The terminal.
+            elapsed_s: Since the request was admitted.
+        """
         ...
 
     def fail(self, error: dict[str, Any]) -> bytes:
@@ -48,8 +60,8 @@ class AnswerWriter(Protocol):
         """Take a piece of output."""
         ...
 
-    def document(self, finished: Finished) -> bytes:
-        """Give the whole answer as JSON."""
+    def document(self, finished: Finished, elapsed_s: float) -> bytes:
+        """Give the whole answer as JSON; arguments as for `StreamWriter.finish`."""
         ...
 
 
@@ -59,6 +71,11 @@ class ChatCall(Protocol):
     @property
     def dialect(self) -> Dialect:
         """Whose errors it ends with."""
+        ...
+
+    @property
+    def framing(self) -> Framing:
+        """The form of its stream."""
         ...
 
     @property

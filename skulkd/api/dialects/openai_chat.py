@@ -35,6 +35,7 @@ from skulkd.api.dialects.fields import (
     unsupported,
     wrong,
 )
+from skulkd.api.dialects.framing import SSE, Framing
 from skulkd.api.dialects.openai_chat_output import ChatAnswer, ChatStream
 
 MAX_TOP_LOGPROBS: Final = 20
@@ -64,6 +65,11 @@ class OpenAiCall:
     def dialect(self) -> Literal["openai"]:
         """Whose errors it ends with."""
         return "openai"
+
+    @property
+    def framing(self) -> Framing:
+        """Events without names."""
+        return SSE
 
     @property
     def shrinks_to_window(self) -> bool:

@@ -6,14 +6,14 @@ encoder runs per token (0.5 us a frame against 4 us with `json.dumps`, measured)
 
 import json
 from itertools import starmap
-from json.encoder import encode_basestring
 from typing import Any, Final, final
 
 from protocol.data_frames import Chunk, Finished, Started, TokenLogprob, ToolCallDelta, Usage
 from protocol.ids import CommandId, ModelId
+from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
+from skulkd.api.dialects.json_text import escaped
 
 DONE: Final = b"data: [DONE]\n\n"
-KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 def opening_comment(command_id: CommandId) -> bytes:
@@ -38,12 +38,15 @@ class ChatStream:
         logprobs: Whether events carry the field at all.
     """
 
-    __slots__ = ("_head", "_include_usage", "_is_first", "_middle", "_open", "_tail")
+    __slots__ = (
+        "_command_id", "_head", "_include_usage", "_is_first", "_middle", "_open", "_tail"
+    )  # fmt: skip
 
     def __init__(
         self, *, command_id: CommandId, model_id: ModelId, created_s: int, include_usage: bool,
         logprobs: bool,
     ) -> None:  # fmt: skip
+        self._command_id = command_id
         self._head = (
             f'data: {{"id":"{command_id}","object":"chat.completion.chunk","created":{created_s},'
             f'"model":{json.dumps(model_id)},'
@@ -57,9 +60,18 @@ class ChatStream:
         self._is_first = True
 
     @property
+    def opening(self) -> bytes:
+        """The comment with the id to cancel it by."""
+        return opening_comment(self._command_id)
+
+    @property
     def end_mark(self) -> bytes:
         """What follows the last event of a stream that ended well."""
         return DONE
+
+    def keep_alive(self) -> bytes:
+        """Give a comment."""
+        return SSE_KEEP_ALIVE
 
     def start(self, started: Started) -> bytes:
         """Give nothing: a stream begins with its first piece."""
@@ -69,15 +81,15 @@ class ChatStream:
     def chunk(self, chunk: Chunk) -> bytes:
         """Give a piece of output as one event."""
         if not self._is_first and not (chunk.reasoning or chunk.tool_calls or chunk.logprobs):
-            return self._open + _escaped(chunk.text) + self._tail
+            return self._open + escaped(chunk.text) + self._tail
         members: list[bytes] = []
         if self._is_first:
             self._is_first = False
             members.append(b'"role":"assistant"')
         if chunk.text:
-            members.append(b'"content":' + _escaped(chunk.text))
+            members.append(b'"content":' + escaped(chunk.text))
         if chunk.reasoning:
-            members.append(b'"reasoning_content":' + _escaped(chunk.reasoning))
+            members.append(b'"reasoning_content":' + escaped(chunk.reasoning))
         if chunk.tool_calls:
             calls = [_tool_call_delta(delta) for delta in chunk.tool_calls]
             members.append(b'"tool_calls":' + json.dumps(calls).encode())
@@ -87,8 +99,9 @@ class ChatStream:
             tail = tail.replace(b'"logprobs":null', b'"logprobs":' + logprobs, 1)
         return self._middle + b",".join(members) + tail
 
-    def finish(self, finished: Finished) -> bytes:
+    def finish(self, finished: Finished, elapsed_s: float) -> bytes:
         """Give the last choice, and the usage if it was asked for."""
+        del elapsed_s
         events: list[bytes] = []
         if self._is_first:  # the model had nothing to say; the role is still announced
             self._is_first = False
@@ -138,8 +151,9 @@ class ChatAnswer:
             call["name"] = call["name"] or delta.name or ""
             call["arguments"] += delta.arguments
 
-    def document(self, finished: Finished) -> bytes:
+    def document(self, finished: Finished, elapsed_s: float) -> bytes:
         """Give the whole answer as JSON."""
+        del elapsed_s
         text = "".join(self._text)
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if self._reasoning:
@@ -197,17 +211,6 @@ def logprob_entries(logprobs: tuple[TokenLogprob, ...] | list[TokenLogprob]) -> 
 
 def _logprob(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
-
-
-_LINE_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-"""Line breaks to Unicode, not to SSE: clients that use `str.splitlines` cut an event there."""
-
-
-def _escaped(text: str) -> bytes:
-    if text.isascii():
-        return encode_basestring(text).encode()
-    # A lone surrogate cannot be sent; an engine that makes one loses that character.
-    return encode_basestring(text).translate(_LINE_BREAKS).encode("utf-8", "replace")
 
 
 def _tool_call_delta(delta: ToolCallDelta) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import pytest
 
 from protocol.errors import RequestError
 from protocol.ids import CommandId
+from skulkd.api.dialects.framing import NDJSON, SSE
 from skulkd.api.http import Principal
-from skulkd.api.streams import KeepLimits, KeptStream, KeptStreams, event_json
+from skulkd.api.streams import KeepLimits, KeptStream, KeptStreams
 from skulkd.runtime.virtual_time import run_virtual
 from tests.support.builders import a_command_id
 
@@ -68,9 +69,26 @@ def test_the_last_events_are_parted_and_the_end_mark_is_none_of_them() -> None:
         stream = kept.open()
         stream.put_last(event(0) + event(1), b"data: [DONE]\n\n")
         reader = stream.read_from(0, nothing)
-        assert [event_json(one) for one in reader.take(1 << 20)] == [b'{"n":0}', b'{"n":1}']
+        assert [stream.framing.json_of(one) for one in reader.take(1 << 20)] == [
+            b'{"n":0}',
+            b'{"n":1}',
+        ]
         assert reader.is_at_end
         assert stream.is_done
+
+    tell(story)
+
+
+def test_lines_are_parted_as_events_are_and_read_again_as_server_sent_events() -> None:
+    async def story(kept: Kept) -> None:
+        stream = kept.streams.open(ONE, OWNER.name, None, NDJSON)
+        stream.put_all(b'{"n":0}\n')
+        stream.put_last(b'{"n":1}\n{"n":2}\n', b"")
+        lines = stream.read_from(0, nothing).take(1 << 20)
+        assert lines == [b'{"n":%d}\n' % number for number in range(3)]
+        assert [NDJSON.json_of(one) for one in lines] == [b'{"n":0}', b'{"n":1}', b'{"n":2}']
+        assert [NDJSON.as_sse(one) for one in lines] == [event(number) for number in range(3)]
+        assert SSE.as_sse(event(4)) == event(4)
 
     tell(story)
 

@@ -137,3 +137,24 @@ def test_silence_is_filled() -> None:
         events.end()
 
     played(story)
+
+
+def test_a_silence_is_filled_by_what_the_dialect_has_for_it_as_often_as_it_lasts() -> None:
+    words = iter((b'{"n":1}\n', b'{"n":2}\n', b'{"n":3}\n'))
+
+    async def play() -> Reader:
+        reader = Reader()
+        events = EventStream(
+            reader,
+            clock=LoopClock(asyncio.get_running_loop()),
+            limits=StreamLimits(keep_alive_s=5, check_s=1),
+            name="test",
+            keep_alive=lambda: next(words),
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(events.run(reader.send))
+            await sleep(12)
+            events.end()
+        return reader
+
+    assert run_virtual(play, limit_s=60).written == [b'{"n":1}\n', b'{"n":2}\n']

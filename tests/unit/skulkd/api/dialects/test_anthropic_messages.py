@@ -194,7 +194,7 @@ def test_blocks_are_closed_before_the_next_and_numbered_without_gaps() -> None:
         Chunk(tool_calls=(ToolCallDelta(0, None, None, "1}"), ToolCallDelta(1, None, "g", ""))),
     ):
         sent += stream.chunk(chunk)
-    sent += stream.finish(Finished("tool_calls", Usage(7, 5, 3)))
+    sent += stream.finish(Finished("tool_calls", Usage(7, 5, 3)), 1.0)
     events = events_of(sent)
     told = [(event["type"].removeprefix("content_block_"), event.get("index")) for event in events]
     assert told == [
@@ -216,7 +216,7 @@ def test_blocks_are_closed_before_the_next_and_numbered_without_gaps() -> None:
 
 
 def test_an_answer_without_a_word_is_still_a_message() -> None:
-    events = events_of(a_stream().finish(Finished("stop", Usage(3, 0))))
+    events = events_of(a_stream().finish(Finished("stop", Usage(3, 0)), 1.0))
     assert [event["type"] for event in events] == ["message_start", "message_delta", "message_stop"]
 
 
@@ -226,7 +226,7 @@ def test_an_answer_without_a_word_is_still_a_message() -> None:
 )
 def test_every_reason_has_its_name(reason: FinishReason, wanted: str) -> None:
     answer = MessageAnswer(command_id=COMMAND, model_id=ModelId("a/b"))
-    document = json.loads(answer.document(Finished(reason, Usage(1, 2))))
+    document = json.loads(answer.document(Finished(reason, Usage(1, 2)), 1.0))
     assert document["stop_reason"] == wanted
     assert document["content"] == []
 
@@ -234,7 +234,7 @@ def test_every_reason_has_its_name(reason: FinishReason, wanted: str) -> None:
 def test_arguments_that_are_no_json_are_shown_as_the_model_wrote_them() -> None:
     answer = MessageAnswer(command_id=COMMAND, model_id=ModelId("a/b"))
     answer.add(Chunk(tool_calls=(ToolCallDelta(0, "c", "f", '{"a":'),)))
-    (block,) = json.loads(answer.document(Finished("length", Usage(1, 2))))["content"]
+    (block,) = json.loads(answer.document(Finished("length", Usage(1, 2)), 1.0))["content"]
     assert block["input"] == {"unreadable_arguments": '{"a":'}
 
 
@@ -244,7 +244,7 @@ def test_any_text_is_carried_whole_by_events_and_by_the_answer(texts: list[str])
     texts = [text for text in texts if text]
     stream, answer = a_stream(), MessageAnswer(command_id=COMMAND, model_id=ModelId("a/b"))
     finished = Finished("stop", Usage(1, 2))
-    sent = b"".join(stream.chunk(Chunk(text)) for text in texts) + stream.finish(finished)
+    sent = b"".join(stream.chunk(Chunk(text)) for text in texts) + stream.finish(finished, 1.0)
     for text in texts:
         answer.add(Chunk(text))
     said = "".join(
@@ -252,7 +252,7 @@ def test_any_text_is_carried_whole_by_events_and_by_the_answer(texts: list[str])
         for event in events_of(sent)
         if event["type"] == "content_block_delta"
     )
-    whole = json.loads(answer.document(finished))["content"]
+    whole = json.loads(answer.document(finished, 1.0))["content"]
     assert said == "".join(texts) == "".join(block["text"] for block in whole)
 
 

@@ -134,7 +134,7 @@ def test_any_text_is_carried_whole_by_events_and_by_the_answer(
     )
     answer = ChatAnswer(command_id=COMMAND, model_id=ModelId("a/b"), created_s=1)
     finished = Finished("stop", Usage(1, 2))
-    sent = b"".join(stream.chunk(Chunk(text)) for text in texts) + stream.finish(finished)
+    sent = b"".join(stream.chunk(Chunk(text)) for text in texts) + stream.finish(finished, 1.0)
     sent += stream.end_mark
     for text in texts:
         answer.add(Chunk(text))
@@ -147,5 +147,5 @@ def test_any_text_is_carried_whole_by_events_and_by_the_answer(
     )
     assert said == "".join(texts)
     assert all(event["model"] == 'a/"b' for event in events)
-    whole = json.loads(answer.document(finished))
+    whole = json.loads(answer.document(finished, 1.0))
     assert whole["choices"][0]["message"]["content"] == "".join(texts)
