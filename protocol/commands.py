@@ -15,7 +15,7 @@ from protocol.ids import (
     NodeIdField,
     TokenIdField,
 )
-from protocol.instances import LaunchRecord, Phase
+from protocol.instances import DrainMs, LaunchRecord, Phase
 from protocol.nodes import AddressField, NodeCapabilities, NodeFacts, PublicKeyField, Role
 from protocol.placements import PlacementRequest, Plan
 from protocol.state import ClusterSettings, InvitationKind, Scope
@@ -126,6 +126,26 @@ class StopInstance(FrozenModel):
     kind: Literal["stop_instance"] = "stop_instance"
     command_id: CommandIdField
     instance_id: InstanceIdField
+    drain_ms: DrainMs = 0
+    """How long its running requests may take; a later command shortens it, and never lengthens."""
+
+
+class MoveInstance(FrozenModel):
+    """Have a new instance of the same model take the place of one; it gets this command's id.
+
+    The old one is stopped once the new one is ready, or before the new one is started.
+    """
+
+    kind: Literal["move_instance"] = "move_instance"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+    """The old one."""
+    request: PlacementRequest
+    plan: Plan
+    card: ModelCard
+    stop_first: bool = False
+    drain_ms: DrainMs
+    """How long requests under way may go on at the old one."""
 
 
 class RetryInstance(FrozenModel):
@@ -235,6 +255,7 @@ Command = Annotated[
     | ReportFacts
     | PlaceInstance
     | StopInstance
+    | MoveInstance
     | RetryInstance
     | ReportPhase
     | ReportFailure

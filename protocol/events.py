@@ -19,7 +19,7 @@ from protocol.ids import (
     NodeIdField,
     TokenIdField,
 )
-from protocol.instances import Instance, InstanceFailure, LaunchRecord, RunnerStatus
+from protocol.instances import DrainMs, Instance, InstanceFailure, LaunchRecord, RunnerStatus
 from protocol.nodes import Member, NodeCapabilities, NodeFacts
 from protocol.state import ApiKey, ClusterSettings, DownloadOutcome, JoinToken, PlacementFailure
 
@@ -148,10 +148,11 @@ class InstanceRetried(FrozenModel):
 
 
 class InstanceStopRequested(FrozenModel):
-    """The instance is no longer wanted; its runners go."""
+    """The instance is no longer wanted; its runners go, once they have answered or are late."""
 
     kind: Literal["instance_stop_requested"] = "instance_stop_requested"
     instance_id: InstanceIdField
+    drain_ms: DrainMs = 0
 
 
 class InstanceRemoved(FrozenModel):

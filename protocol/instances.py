@@ -10,6 +10,8 @@ from protocol.errors import ErrorBody
 from protocol.ids import DigestField, InstanceIdField, ModelIdField, NodeIdField
 from protocol.placements import Plan
 
+MAX_DRAIN_MS: Final = 24 * 3600 * 1000
+
 Phase = Literal[
     "pending",
     "download",
@@ -36,6 +38,9 @@ PHASE_ORDER: Final[tuple[Phase, ...]] = (
 LOADING_PHASES: frozenset[Phase] = frozenset(PHASE_ORDER[:-1])
 
 DesiredPhase = Literal["running", "stopped"]
+
+DrainMs = Annotated[int, Field(ge=0, le=MAX_DRAIN_MS)]
+"""How long what an instance is answering may take to end, once it is to stop."""
 
 
 class RunnerStatus(FrozenModel):
@@ -77,6 +82,15 @@ class LaunchRecord(FrozenModel):
     load_ms: int
 
 
+class Replacement(FrozenModel):
+    """The instance that a moved one takes the place of, and how."""
+
+    instance_id: InstanceIdField
+    stop_first: bool = False
+    """The old one is stopped before this one is started, not once this one is ready."""
+    drain_ms: DrainMs
+
+
 class Instance(FrozenModel):
     """A desired placement and what is known of its runners."""
 
@@ -86,11 +100,18 @@ class Instance(FrozenModel):
     card: ModelCard
     """The card as it was when the plan was made; the plan names its digest."""
     desired: DesiredPhase = "running"
+    drain_ms: DrainMs = 0
+    """Once it is to stop: it takes no further request, and ends when it has answered those that it
+    has, at the latest after this time. Each of its nodes counts from when it hears of it."""
     attempt: int = 1
     runners: tuple[RunnerStatus, ...] = ()
     failure: InstanceFailure | None = None
     launch: LaunchRecord | None = None
     placed_at_ms: int
+    replaces: Replacement | None = None
+    """Invariant: set exactly while the instance that this one takes the place of is there."""
+    moved_from: Annotated[tuple[NodeIdField, ...], Field(max_length=128)] = ()
+    """The nodes of the instance that this one took the place of."""
 
     @property
     def phase(self) -> Phase:

@@ -118,9 +118,10 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
         case "instance_retried":
             return _retried(state, event)
         case "instance_stop_requested":
-            return _changed_instance(state, event.instance_id, {"desired": "stopped"})
+            stopping: Changes = {"desired": "stopped", "drain_ms": event.drain_ms}
+            return _changed_instance(state, event.instance_id, stopping)
         case "instance_removed":
-            return {"instances": _without(state.instances, event.instance_id)}
+            return _gone(state, event.instance_id)
         case "placement_failed":
             kept = (*state.placement_failures, event.failure)[-PLACEMENT_FAILURES_KEPT:]
             return {"placement_failures": kept}
@@ -259,7 +260,7 @@ def _phase_changed(state: ClusterState, event: RunnerPhaseChanged) -> Changes:
     if instance is None:
         return {}
     runner = event.runner
-    update: Changes = {"runners": _with_runner(instance.runners, runner)}
+    update: Changes = {"runners": with_runner(instance.runners, runner)}
     if runner.phase != "ready":
         return _with_instance(state, instance.model_copy(update=update))
     # What went wrong before is history once the instance serves; `state.failures` keeps it.
@@ -301,9 +302,19 @@ def _retried(state: ClusterState, event: InstanceRetried) -> Changes:
     return _with_instance(state, instance.model_copy(update=update))
 
 
-def _with_runner(
+def _gone(state: ClusterState, instance_id: InstanceId) -> Changes:
+    """Forget an instance; a move of it is over."""
+    instances = _without(state.instances, instance_id)
+    for other in state.instances.values():
+        if other.replaces is not None and other.replaces.instance_id == instance_id:
+            instances[other.instance_id] = other.model_copy(update={"replaces": None})
+    return {"instances": instances}
+
+
+def with_runner(
     runners: tuple[RunnerStatus, ...], runner: RunnerStatus
 ) -> tuple[RunnerStatus, ...]:
+    """Put a runner in the place of what was known of its rank."""
     if len(runners) == 0 or (len(runners) == 1 and runners[0].rank == runner.rank):
         return (runner,)
     others = [known for known in runners if known.rank != runner.rank]

@@ -38,7 +38,12 @@ from protocol.events import (
 from protocol.ids import NodeId
 from protocol.readings import Readings
 from protocol.state import ApiKey, ClusterState, DownloadOutcome
-from skulkd.core import instance_decisions, invitation_decisions, member_decisions
+from skulkd.core import (
+    instance_decisions,
+    invitation_decisions,
+    member_decisions,
+    move_decisions,
+)
 
 MAX_CARDS = 1000
 MAX_API_KEYS = 1000
@@ -78,10 +83,16 @@ def decide(
             return instance_decisions.stop(state, command)
         case "retry_instance":
             return instance_decisions.retry(state, command)
+        case "move_instance":
+            return move_decisions.move(
+                state, readings, command, now_ms=now_ms, now_s=now_s, unheard=unheard
+            )
         case "report_phase":
-            return instance_decisions.report_phase(state, command, now_ms=now_ms)
+            reported = instance_decisions.report_phase(state, command, now_ms=now_ms)
+            return move_decisions.with_consequences(state, reported)
         case "report_failure":
-            return instance_decisions.report_failure(state, command, now_ms=now_ms)
+            reported = instance_decisions.report_failure(state, command, now_ms=now_ms)
+            return move_decisions.with_consequences(state, reported)
         case "report_download":
             return _report_download(state, command, now_ms)
         case (

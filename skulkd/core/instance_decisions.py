@@ -101,17 +101,21 @@ def place(
 def stop(state: ClusterState, command: StopInstance) -> tuple[Event, ...]:
     """Ask an instance's runners to go; forget one that has none left.
 
+    One that is stopping already, with time for its requests, is given less of it, never more.
+
     Raises:
         PlacementError: `placement.not_live` for an instance that is not known.
     """
     instance = _known(state, command.instance_id)
     match _liveness(instance):
-        case "stopping":
+        case "stopping" if command.drain_ms >= instance.drain_ms:
             return ()
         case "failed":
             return (InstanceRemoved(instance_id=instance.instance_id),)
-        case "live":
-            return (InstanceStopRequested(instance_id=instance.instance_id),)
+        case "stopping" | "live":
+            return (
+                InstanceStopRequested(instance_id=instance.instance_id, drain_ms=command.drain_ms),
+            )
 
 
 def retry(state: ClusterState, command: RetryInstance) -> tuple[Event, ...]:

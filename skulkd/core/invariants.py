@@ -47,6 +47,12 @@ def violations(state: ClusterState) -> tuple[str, ...]:
     found = [*_bounds(state), *_keys(state), *_copies(state), *_membership(state)]
     for instance in state.instances.values():
         found.extend(f"instance {instance.instance_id}: {what}" for what in _instance(instance))
+        replaced = instance.replaces
+        if replaced is not None and (
+            replaced.instance_id not in state.instances
+            or replaced.instance_id == instance.instance_id
+        ):
+            found.append(f"{instance.instance_id} takes the place of {replaced.instance_id}")
     return tuple(found)
 
 

@@ -33,6 +33,7 @@ from protocol.instances import Phase
 from protocol.placements import Plan
 from protocol.state import ClusterState
 from skulkd.core.breaker import backoff_s
+from skulkd.core.move_decisions import holds_back
 
 ENDED_PHASES: Final[frozenset[Phase]] = frozenset({"stopped", "failed"})
 
@@ -113,12 +114,15 @@ Action = StartRunner | StopRunner | ForgetRunner | ReportGone | RenewAttempt
 def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner, ...]:
     """Read what a node should run, and what it should say is gone.
 
-    An instance whose failure is final is left out: what is left of it is stopped as unknown.
+    An instance whose failure is final is left out: what is left of it is stopped as unknown. So is
+    one that waits for the instance that it replaces to be gone.
     """
     found: list[DesiredRunner] = []
     for instance in state.instances.values():
         wanted = instance.desired == "running"
         if wanted and instance.failure is not None and instance.failure.final:
+            continue
+        if wanted and holds_back(state, instance):
             continue
         for shard in instance.plan.shards:
             if shard.node_id != node_id:

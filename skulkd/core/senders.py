@@ -59,6 +59,7 @@ def _speakers(state: ClusterState, command: Command) -> frozenset[NodeId] | None
         case (
             "place_instance"
             | "stop_instance"
+            | "move_instance"
             | "retry_instance"
             | "add_card"
             | "remove_card"

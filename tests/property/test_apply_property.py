@@ -10,6 +10,7 @@ from protocol.commands import (
     AddCard,
     Command,
     CreateApiKey,
+    MoveInstance,
     RemoveCard,
     RemoveMember,
     ReportLeave,
@@ -72,6 +73,16 @@ class Placing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moving:
+    """Plan an instance that there is by then on a node, and move it."""
+
+    pick: int
+    node: int
+    number: int
+    stop_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting:
     """Report of an instance that there is by then; a late one is of an earlier attempt."""
 
@@ -89,10 +100,17 @@ class Electing:
     is_minority: bool
 
 
-Step = Command | Placing | Reporting | Electing
+Step = Command | Placing | Moving | Reporting | Electing
 
 placements = st.builds(
     Placing, model=st.sampled_from(MODELS), node=nodes, number=st.sampled_from(INSTANCES)
+)
+moves = st.builds(
+    Moving,
+    pick=st.integers(0, 2),
+    node=nodes,
+    number=st.integers(110, 119),
+    stop_first=st.booleans(),
 )
 reports = st.builds(
     Reporting,
@@ -165,8 +183,8 @@ def stories() -> st.SearchStrategy[list[Step]]:
         *(a_facts_report(node) for node in NODES),
     ]
     steps = st.one_of(
-        placements, reports, reports, orders(), orders_about_members(), orders_about_members(),
-        elections,
+        placements, moves, reports, reports, orders(), orders_about_members(),
+        orders_about_members(), elections,
     )  # fmt: skip
     return st.lists(steps, min_size=15, max_size=40).map(lambda drawn: founded + drawn)
 
@@ -211,6 +229,8 @@ class Log:
         match step:
             case Placing():
                 self._place(step, now_ms)
+            case Moving():
+                self._move(step, now_ms)
             case Reporting():
                 self._report(step, now_ms)
             case Electing():
@@ -226,6 +246,26 @@ class Log:
         outcome = plan(a_request(card), card, card_digest(card), self.state, reading)
         for made in outcome.plans[:1]:
             self.submit(a_placement(made, card, command=step.number), now_ms=now_ms)
+
+    def _move(self, step: Moving, now_ms: int) -> None:
+        known = list(self.state.instances.values())
+        if not known:
+            return
+        old = known[step.pick % len(known)]
+        reading = some_readings(a_reading(step.node, memory_available_bytes=4 * GIB))
+        request = a_request(old.card)
+        outcome = plan(request, old.card, card_digest(old.card), self.state, reading)
+        for made in outcome.plans[:1]:
+            move = MoveInstance(
+                command_id=a_command_id(step.number),
+                instance_id=old.instance_id,
+                request=request,
+                plan=made,
+                card=old.card,
+                stop_first=step.stop_first,
+                drain_ms=60_000,
+            )
+            self.submit(move, now_ms=now_ms)
 
     def _report(self, step: Reporting, now_ms: int) -> None:
         known = list(self.state.instances.values())
@@ -247,7 +287,7 @@ def told(story: list[Step]) -> Log:
     log = Log()
     for place, drawn in enumerate(story):
         step = drawn
-        if not isinstance(step, Placing | Reporting | Electing):
+        if not isinstance(step, Placing | Moving | Reporting | Electing):
             # The window's own test is below; here each step is to be decided.
             update: dict[str, object] = {"command_id": a_command_id(20_000 + place)}
             if isinstance(step, SettleTerm):
