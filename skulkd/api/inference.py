@@ -21,8 +21,10 @@ from protocol.tasks import ChatTask
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.dialects.anthropic_messages import parse_messages, parse_prompt
 from skulkd.api.dialects.chat_dialect import ChatCall, StreamWriter
+from skulkd.api.dialects.fields import Fields
 from skulkd.api.dialects.openai_chat import parse_chat
 from skulkd.api.dialects.openai_chat_output import error_event, opening_comment
+from skulkd.api.dialects.openai_responses import ResponsesCall, parse_responses
 from skulkd.api.errors import bug, envelope, invalid_body
 from skulkd.api.http import Answer, Principal, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.interrupt import Interruptible, client_gone, stopping
@@ -42,6 +44,7 @@ _Parse = Callable[..., ChatCall]
 _RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.gone"})
 _BUSY_RETRY_S: Final = 1
 _COPY_BYTES: Final = 64 << 10
+_SHOWN_KINDS: Final = 10
 
 
 @final
@@ -80,6 +83,10 @@ class ChatService:
     async def messages(self, request: Request) -> Answer:
         """`POST /v1/messages`."""
         return await self._serve(request, parse_messages)
+
+    async def responses(self, request: Request) -> Answer:
+        """`POST /v1/responses`."""
+        return await self._serve(request, _parse_response)
 
     async def count_tokens(self, request: Request) -> Answer:
         """`POST /v1/messages/count_tokens`: by the engine, so its node is asked."""
@@ -413,6 +420,7 @@ class _OpenStream:
         self.writer = writer
         self._request = request
         self._started_s = asyncio.get_running_loop().time()
+        kept.put_all(writer.begin())
         self.producer: asyncio.Task[None] | None = None
         """Of a stream without a connection, whose end would end it."""
 
@@ -434,7 +442,7 @@ class _OpenStream:
         if self.kept.ended_at_s is not None:
             return
         body = envelope(reason, dialect=self.call.dialect, command_id=self._request.command_id)
-        self.kept.put(self.writer.fail(body))
+        self.kept.put_all(self.writer.fail(body))
         self.kept.end()
         self._request.connection.close_after_response()
 
@@ -494,6 +502,14 @@ async def _copy_events(reader: StreamReader, more: asyncio.Event, events: EventS
             await more.wait()
     if reader.stream.is_done and reader.stream.end_mark:
         events.put(reader.stream.end_mark)
+
+
+def _parse_response(body: Fields, *, command_id: CommandId) -> ResponsesCall:
+    call = parse_responses(body, command_id=command_id)
+    if call.left_out:
+        kinds = ", ".join(repr(kind) for kind in call.left_out[:_SHOWN_KINDS])
+        _log.info("%d tools are left out that nothing here runs: %s", len(call.left_out), kinds)
+    return call
 
 
 def _ignore() -> None:

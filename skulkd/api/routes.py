@@ -239,6 +239,14 @@ def _inference_routes(services: Services) -> tuple[RouteSpec, ...]:
         ),
         RouteSpec(
             method="POST",
+            path="/v1/responses",
+            scope="infer",
+            handler=chat.responses,
+            kind="inference",
+            is_heavy=True,
+        ),
+        RouteSpec(
+            method="POST",
             path=MESSAGES,
             scope="infer",
             handler=chat.messages,

@@ -57,7 +57,7 @@ def test_a26_unknown_model_is_a_404_envelope() -> None:
     with_api(story)
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/models", "/v1/models/a/b"])
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/models", "/v1/models/a/b"])
 def test_a27_preflight_of_inference_routes(path: str) -> None:
     async def story(api: Api) -> None:
         reply = await api.client.options(

@@ -66,6 +66,10 @@ class MessageStream:
         """Give a comment."""
         return SSE_KEEP_ALIVE
 
+    def begin(self) -> bytes:
+        """Give nothing: the first event tells the tokens of the prompt."""
+        return b""
+
     def start(self, started: Started) -> bytes:
         """Give the event that begins the message, with the tokens of its prompt."""
         self._usage = Usage(started.prompt_tokens or 0, 0)

@@ -23,8 +23,12 @@ class StreamWriter(Protocol):
         """What follows the last event of a stream that ended well; b"" for nothing."""
         ...
 
+    def begin(self) -> bytes:
+        """Give the events that are due before the engine has the request; b"" for none."""
+        ...
+
     def start(self, started: Started) -> bytes:
-        """Give the event that begins the stream; b"" for none."""
+        """Give the event that tells of the engine's admission; b"" for none."""
         ...
 
     def chunk(self, chunk: Chunk) -> bytes:

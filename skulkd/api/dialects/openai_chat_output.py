@@ -73,6 +73,10 @@ class ChatStream:
         """Give a comment."""
         return SSE_KEEP_ALIVE
 
+    def begin(self) -> bytes:
+        """Give nothing, as for `start`."""
+        return b""
+
     def start(self, started: Started) -> bytes:
         """Give nothing: a stream begins with its first piece."""
         del started

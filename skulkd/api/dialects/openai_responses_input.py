@@ -1,0 +1,234 @@
+"""What a request for a response goes on from: a list of items, as turns of a conversation. Pure.
+
+Items are finer than turns: what an assistant thought, said and called comes as one item each, and
+is one turn to a model. Nothing is kept between requests here, so a client hands all of it back.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, cast, final
+
+from protocol.tasks import ChatMessage, ToolCall
+from skulkd.api.dialects.fields import (
+    MAX_MESSAGES,
+    Fields,
+    refuse,
+    short_name,
+    unsupported,
+    wrong,
+)
+from skulkd.api.dialects.openai_responses_output import SEAL
+
+_TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text", "summary_text"})
+_PASSED_OVER: Final = frozenset({
+    "code_interpreter_call",
+    "computer_call",
+    "computer_call_output",
+    "file_search_call",
+    "image_generation_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
+})  # fmt: skip
+"""What tools of another service did in earlier turns: the assistant's words on it follow."""
+
+
+def offered_name(namespace: str, name: str) -> str:
+    """Give the name that a function of a namespace is offered to the model by."""
+    return f"{namespace.removesuffix('__')}__{name}"
+
+
+@final
+class Conversation:
+    """Gathers items into turns, with the system's texts as one message at the front.
+
+    Args:
+        instructions: Of the request; "" for none.
+        on_passed_over: Told the type of an item that no model here could read.
+    """
+
+    def __init__(self, instructions: str, on_passed_over: Callable[[str], None]) -> None:
+        self._system = [instructions]
+        self._on_passed_over = on_passed_over
+        self._turns: list[ChatMessage] = []
+        self._thoughts: list[str] = []
+        self._texts: list[str] = []
+        self._calls: list[ToolCall] = []
+
+    def read(self, value: object) -> tuple[ChatMessage, ...]:
+        """Read `input` and give all turns.
+
+        Raises:
+            RequestError: `request.invalid`, `request.unsupported_field`.
+        """
+        if isinstance(value, str):
+            self._turns.append(ChatMessage(role="user", content=value))
+        else:
+            self._read_items(value)
+        self._end_turn()
+        system = "\n\n".join(text for text in self._system if text)
+        if not self._turns and not system:
+            refuse("input", "holds nothing that a model reads", "Send at least one message.")
+        return (
+            *((ChatMessage(role="system", content=system),) if system else ()), *self._turns
+        )  # fmt: skip
+
+    def _read_items(self, value: object) -> None:
+        if not isinstance(value, list):
+            wrong("input", "a string or an array of items", value)
+        items = cast("list[object]", value)
+        if len(items) > MAX_MESSAGES:
+            refuse(
+                "input", f"has {len(items)} items, at most {MAX_MESSAGES} are read", "Drop some."
+            )
+        for index, item in enumerate(items):
+            if not isinstance(item, dict):
+                wrong(f"input[{index}]", "an object", item)
+            self._read_item(cast("Fields", item), f"input[{index}]")
+
+    def _read_item(self, item: Fields, place: str) -> None:
+        match item.get("type") or "message":
+            case "message":
+                self._message(item, place)
+            case "reasoning":
+                self._thoughts += _thoughts(item, place)
+            case "function_call":
+                self._calls.append(_function_call(item, place))
+            case "custom_tool_call":
+                self._calls.append(_custom_call(item, place))
+            case "function_call_output" | "custom_tool_call_output":
+                self._result(item, place)
+            case "item_reference":
+                unsupported(
+                    place,
+                    "refers to an item of an earlier response, and none is kept here",
+                    "Send the item itself.",
+                )
+            case str() as kind if kind in _PASSED_OVER:
+                self._on_passed_over(kind)
+            case _:
+                unsupported(
+                    f"{place}.type",
+                    "is not a kind of item that is served",
+                    "Send messages, reasoning, and calls of functions with their outputs.",
+                )
+
+    def _message(self, item: Fields, place: str) -> None:
+        text = _content(item.get("content"), f"{place}.content")
+        match item.get("role"):
+            case "system" | "developer":
+                self._system.append(text)
+            case "user":
+                self._end_turn()
+                self._turns.append(ChatMessage(role="user", content=text))
+            case "assistant":
+                self._texts.append(text)
+            case role:
+                wrong(f"{place}.role", "user, assistant, system or developer", role)
+
+    def _result(self, item: Fields, place: str) -> None:
+        self._end_turn()
+        call_id = short_name(item.get("call_id"), f"{place}.call_id")
+        text = _content(item.get("output"), f"{place}.output")
+        self._turns.append(ChatMessage(role="tool", content=text, tool_call_id=call_id))
+
+    def _end_turn(self) -> None:
+        """Make one turn of what the assistant did; thoughts that led to nothing are none."""
+        texts, thoughts, calls = self._texts, self._thoughts, self._calls
+        self._texts, self._thoughts, self._calls = [], [], []
+        if texts or calls:
+            turn = ChatMessage(
+                role="assistant",
+                content="\n".join(texts),
+                reasoning="\n".join(thoughts) or None,
+                tool_calls=tuple(calls),
+            )
+            self._turns.append(turn)
+
+
+def _content(value: object, place: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        wrong(place, "a string or an array of parts", value)
+    parts = cast("list[object]", value)
+    return "\n".join(_part(part, f"{place}[{index}]") for index, part in enumerate(parts))
+
+
+def _part(value: object, place: str) -> str:
+    if not isinstance(value, dict):
+        wrong(place, "an object with a `type`", value)
+    part = cast("Fields", value)
+    match part.get("type"):
+        case "input_image" | "image_url" | "computer_screenshot":
+            unsupported(
+                place, "is an image, and the model has no vision here: it takes text", "Send text."
+            )
+        case "input_file" | "input_audio":
+            unsupported(place, "is a file, and the model takes text here", "Send its text.")
+        case "refusal":
+            text = part.get("refusal")
+        case str() as kind if kind in _TEXT_PARTS:
+            text = part.get("text")
+        case _:
+            unsupported(f"{place}.type", "is not a kind of part that is served", "Send text parts.")
+    if not isinstance(text, str):
+        wrong(f"{place}.text", "a string", text)
+    return text
+
+
+def _thoughts(item: Fields, place: str) -> list[str]:
+    """Read reasoning where it can be read: whole, or sealed by this dialect, or summed up."""
+    whole = _texts(item.get("content"), f"{place}.content")
+    if whole:
+        return whole
+    sealed = item.get("encrypted_content")
+    if isinstance(sealed, str) and sealed.startswith(SEAL):
+        return [sealed.removeprefix(SEAL)]
+    return _texts(item.get("summary"), f"{place}.summary")
+
+
+def _texts(value: object, place: str) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        wrong(place, "an array of parts", value)
+    texts: list[str] = []
+    for index, part in enumerate(cast("list[object]", value)):
+        text = cast("Fields", part).get("text") if isinstance(part, dict) else None
+        if not isinstance(text, str):
+            wrong(f"{place}[{index}].text", "a string", text)
+        texts.append(text)
+    return texts
+
+
+def _function_call(item: Fields, place: str) -> ToolCall:
+    arguments = item.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        wrong(f"{place}.arguments", "a string of JSON", arguments)
+    name = short_name(item.get("name"), f"{place}.name")
+    namespace = item.get("namespace")
+    if isinstance(namespace, str) and namespace:
+        name = short_name(offered_name(namespace, name), f"{place}.namespace")
+    return ToolCall(id=_call_id(item, place), name=name, arguments=arguments or "{}")
+
+
+def _custom_call(item: Fields, place: str) -> ToolCall:
+    """Read a call that takes free text; no such tool is offered here, but one may have been."""
+    text = item.get("input")
+    if not isinstance(text, str):
+        wrong(f"{place}.input", "a string", text)
+    arguments: dict[str, Any] = {"input": text}
+    return ToolCall(
+        id=_call_id(item, place),
+        name=short_name(item.get("name"), f"{place}.name"),
+        arguments=json.dumps(arguments, ensure_ascii=False),
+    )
+
+
+def _call_id(item: Fields, place: str) -> str:
+    return short_name(item.get("call_id"), f"{place}.call_id")
