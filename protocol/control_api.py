@@ -25,7 +25,13 @@ from protocol.ids import (
     NodeId,
     NodeIdField,
 )
-from protocol.instances import DesiredPhase, InstanceFailure, LaunchRecord, Phase
+from protocol.instances import (
+    DesiredPhase,
+    InstanceFailure,
+    LaunchRecord,
+    Phase,
+    Replacement,
+)
 from protocol.nodes import CapabilityConflict, Member, Role
 from protocol.placements import (
     ContextTokens,
@@ -177,6 +183,9 @@ class InstanceView(ControlModel):
     failure: InstanceFailure | None = None
     launch: LaunchRecord | None = None
     placed_at_ms: int
+    replaces: Replacement | None = None
+    """While it takes the place of another instance, which has not gone yet: which, and how."""
+    moved_from: tuple[NodeIdField, ...] = ()
     context_token_limit: int
     """Window of one request, in tokens."""
     slots: int

@@ -6,7 +6,14 @@ from pydantic import ValidationError
 
 from protocol.base import FrozenModel
 from protocol.cards import ModelCard, card_digest
-from protocol.commands import Command, PlaceInstance, RetryInstance, StopInstance
+from protocol.commands import (
+    Command,
+    CommandReply,
+    MoveInstance,
+    PlaceInstance,
+    RetryInstance,
+    StopInstance,
+)
 from protocol.control_api import (
     CommandAccepted,
     ExactPlacement,
@@ -22,6 +29,7 @@ from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.errors import Attachments, DocumentedError, invalid_body
 from skulkd.api.http import Answer, Reply, Request, json_reply
 from skulkd.api.json_body import decode_object
+from skulkd.api.query import refuse_unknown
 from skulkd.api.views import instance_view
 
 BodyT = TypeVar("BodyT", bound=FrozenModel)
@@ -47,9 +55,9 @@ class InstanceRoutes:
         wanted = placement_request(body)
         command_id = self._claim(request, wanted.model_id)
         try:
-            card = await self._card(wanted.model_id)
+            card = await find_card(self._deps, wanted.model_id)
             outcome = await self._deps.placements.preview(wanted, wait_s=self._deps.facts_wait_s)
-            plan = _chosen(outcome, body.plan_id)
+            plan = chosen_plan(outcome, body.plan_id)
             return await self._submit(command_id, wanted, plan, card)
         finally:
             del self._placing[wanted.model_id]
@@ -66,7 +74,7 @@ class InstanceRoutes:
             )
         command_id = self._claim(request, body.request.model_id)
         try:
-            card = await self._card(body.request.model_id)
+            card = await find_card(self._deps, body.request.model_id)
             self._check_digest(body.plan, card)
             return await self._submit(command_id, body.request, body.plan, card)
         finally:
@@ -76,13 +84,13 @@ class InstanceRoutes:
         """`GET /instance/placement`: one whole plan, to look at or to place."""
         wanted = _query_request(request)
         outcome = await self._preview(wanted)
-        plan = _chosen(outcome, request.query("plan_id"))
+        plan = chosen_plan(outcome, request.query("plan_id"))
         return json_reply(ExactPlacement(request=wanted, plan=plan), camel=True)
 
     async def previews(self, request: Request) -> Answer:
         """`GET /instance/previews`: all plans and all refusals; 200 also when nothing fits."""
         wanted = _query_request(request)
-        card = await self._card(wanted.model_id)
+        card = await find_card(self._deps, wanted.model_id)
         outcome = await self._preview(wanted)
         document = PreviewsDocument(
             model_id=wanted.model_id,
@@ -98,7 +106,7 @@ class InstanceRoutes:
 
     async def show(self, request: Request) -> Answer:
         """`GET /instance/{instance_id}`."""
-        instance = self._find(request)
+        instance = find_instance(self._deps, request)
         now = self._deps.clock.monotonic_s()
         view = instance_view(
             instance,
@@ -110,14 +118,14 @@ class InstanceRoutes:
 
     async def stop(self, request: Request) -> Answer:
         """`DELETE /instance/{instance_id}`."""
-        instance = self._find(request)
+        instance = find_instance(self._deps, request)
         command_id = mint(self._deps, request)
         command = StopInstance(command_id=command_id, instance_id=instance.instance_id)
         return await self._about(instance, command, "Stopping.")
 
     async def retry(self, request: Request) -> Answer:
         """`POST /instance/{instance_id}/retry`: another attempt, now, of one that is not ready."""
-        instance = self._find(request)
+        instance = find_instance(self._deps, request)
         if instance.phase == "ready":
             # It would end every stream of a healthy engine.
             raise PlacementError(
@@ -151,12 +159,6 @@ class InstanceRoutes:
         self._placing[model_id] = command_id
         return command_id
 
-    async def _card(self, model_id: ModelId) -> ModelCard:
-        item = await find_model(self._deps.models, self._deps.state.state, model_id)
-        if item is None:
-            raise unknown_model(model_id)
-        return item.card
-
     async def _preview(self, wanted: PlacementRequest) -> PlacementOutcome:
         return await self._deps.placements.preview(wanted, wait_s=self._deps.facts_wait_s)
 
@@ -173,15 +175,7 @@ class InstanceRoutes:
         self, command_id: CommandId, wanted: PlacementRequest, plan: Plan, card: ModelCard
     ) -> Reply:
         command = PlaceInstance(command_id=command_id, request=wanted, plan=plan, card=card)
-        try:
-            reply = await self._deps.gateway.submit(command)
-        except SkulkError as error:
-            if error.code != "placement.plan_changed":
-                raise
-            outcome = await self._deps.placements.preview(wanted, wait_s=0)
-            fresh = outcome.plans[0] if outcome.plans else None
-            documents = Attachments(plan=fresh, refusals=outcome.refusals)
-            raise DocumentedError(error, documents) from error
+        reply = await submit_plan(self._deps, command)
         accepted = CommandAccepted(
             message=f"Placing {wanted.model_id}.",
             command_id=command_id,
@@ -193,17 +187,6 @@ class InstanceRoutes:
             seq=reply.seq,
         )
         return json_reply(accepted, status=202)
-
-    def _find(self, request: Request) -> Instance:
-        instance_id = InstanceId(parse_command_id(request.params["instance_id"]))
-        state = self._deps.state.state
-        instance = state.instances.get(instance_id)
-        if instance is not None:
-            return instance
-        for failure in state.placement_failures:
-            if failure.instance_id == instance_id:
-                raise error_of(failure.error)
-        raise _unknown_instance(instance_id)
 
     async def _about(self, instance: Instance, command: Command, message: str) -> Reply:
         try:
@@ -223,6 +206,53 @@ class InstanceRoutes:
             seq=reply.seq,
         )
         return json_reply(accepted, status=202)
+
+
+async def find_card(deps: ApiDependencies, model_id: ModelId) -> ModelCard:
+    """Find the card that a placement of the model would take.
+
+    Raises:
+        PlacementError: `placement.unknown_model`.
+    """
+    item = await find_model(deps.models, deps.state.state, model_id)
+    if item is None:
+        raise unknown_model(model_id)
+    return item.card
+
+
+def find_instance(deps: ApiDependencies, request: Request) -> Instance:
+    """Find the instance that a route's path names.
+
+    Raises:
+        RequestError: `request.not_found`.
+        SkulkError: Why it could not be placed, when that is how it ended.
+    """
+    instance_id = InstanceId(parse_command_id(request.params["instance_id"]))
+    state = deps.state.state
+    instance = state.instances.get(instance_id)
+    if instance is not None:
+        return instance
+    for failure in state.placement_failures:
+        if failure.instance_id == instance_id:
+            raise error_of(failure.error)
+    raise _unknown_instance(instance_id)
+
+
+async def submit_plan(deps: ApiDependencies, command: PlaceInstance | MoveInstance) -> CommandReply:
+    """Hand a plan to the master; where it holds no more, the error shows the plan of now.
+
+    Raises:
+        SkulkError: What the master refuses it with.
+    """
+    try:
+        return await deps.gateway.submit(command)
+    except SkulkError as error:
+        if error.code != "placement.plan_changed":
+            raise
+        outcome = await deps.placements.preview(command.request, wait_s=0)
+        fresh = outcome.plans[0] if outcome.plans else None
+        documents = Attachments(plan=fresh, refusals=outcome.refusals)
+        raise DocumentedError(error, documents) from error
 
 
 def _unknown_instance(instance_id: InstanceId) -> RequestError:
@@ -307,17 +337,12 @@ _QUERY_FIELDS = frozenset({
 
 def _query_request(request: Request) -> PlacementRequest:
     fields: dict[str, Any] = {}
+    refuse_unknown(request, _QUERY_FIELDS | set(_QUERY_LISTS) | {"plan_id"})
     for name in request.query_names() - {"plan_id"}:
         if name in _QUERY_LISTS:
             fields[_QUERY_LISTS[name]] = tuple(request.query_all(name))
-        elif name in _QUERY_FIELDS:
-            fields[name] = request.query(name)
         else:
-            raise RequestError(
-                "request.invalid",
-                f"the query field {name[:40]!r} is not known here",
-                remediation=f"Known: {', '.join(sorted(_QUERY_FIELDS | set(_QUERY_LISTS)))}.",
-            )
+            fields[name] = request.query(name)
     if "model_id" in fields:
         parse_model_id(str(fields["model_id"]))
     try:
@@ -326,7 +351,7 @@ def _query_request(request: Request) -> PlacementRequest:
         raise invalid_body(error, PlaceInstanceBody) from error
 
 
-def _chosen(outcome: PlacementOutcome, plan_id: str | None) -> Plan:
+def chosen_plan(outcome: PlacementOutcome, plan_id: str | None) -> Plan:
     """Take the plan that was asked for, or the best one.
 
     Raises:

@@ -1,5 +1,6 @@
 """Fields of a query string that are not plain text."""
 
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from protocol.errors import RequestError
@@ -25,3 +26,17 @@ def whole_number(request: Request, name: str, default: int) -> int:
             details={"param": name},
         )
     return int(text)
+
+
+def refuse_unknown(request: Request, known: AbstractSet[str]) -> None:
+    """Refuse fields that a route does not know.
+
+    Raises:
+        RequestError: `request.invalid`, with those that it does.
+    """
+    for name in request.query_names() - known:
+        raise RequestError(
+            "request.invalid",
+            f"the query field {name[:40]!r} is not known here",
+            remediation=f"Known: {', '.join(sorted(known))}.",
+        )

@@ -16,6 +16,7 @@ from skulkd.api.http import Handler
 from skulkd.api.inference import ChatService
 from skulkd.api.logs import LogRoutes
 from skulkd.api.models import ModelRoutes
+from skulkd.api.moves import MoveRoutes
 from skulkd.api.ops import OpsRoutes
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.session_routes import SessionRoutes
@@ -65,6 +66,7 @@ class Services:
 
     chat: ChatService
     instances: InstanceRoutes
+    moves: MoveRoutes
     models: ModelRoutes
     store: StoreRoutes
     cluster: ClusterRoutes
@@ -79,6 +81,7 @@ class Services:
         return cls(
             chat=ChatService(deps, others),
             instances=InstanceRoutes(deps),
+            moves=MoveRoutes(deps),
             models=ModelRoutes(deps),
             store=StoreRoutes(deps, others),
             cluster=ClusterRoutes(deps, others),
@@ -207,6 +210,8 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _get("/instance/placement", "read", instances.placement),
         _get("/instance/previews", "read", instances.previews),
         _post("/instance/{instance_id}/retry", "operate", instances.retry),
+        _get("/instance/{instance_id}/move", "read", services.moves.preview),
+        _post("/instance/{instance_id}/move", "operate", services.moves.move),
         _get("/instance/{instance_id}", "read", instances.show),
         _delete("/instance/{instance_id}", "operate", instances.stop),
         _get("/v1/nodes", "read", cluster.nodes),

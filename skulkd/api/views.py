@@ -63,6 +63,8 @@ def instance_view(
         failure=instance.failure,
         launch=instance.launch,
         placed_at_ms=instance.placed_at_ms,
+        replaces=instance.replaces,
+        moved_from=instance.moved_from,
         context_token_limit=instance.plan.context_tokens,
         slots=instance.plan.slots,
         in_flight=reading.in_flight if reading else None,
