@@ -24,6 +24,7 @@ from skulkd.api.node_sight import NodeSight
 from skulkd.api.open_door import OpenDoor
 from skulkd.api.peer_api_client import PeerApiClient
 from skulkd.api.previews import PreviewService
+from skulkd.api.request_meters import RequestMeters
 from skulkd.api.server import ApiListeners
 from skulkd.cluster.addresses import PeerAddress, parse_cluster, parse_peer, split_address
 from skulkd.cluster.closed_transport import ClosedTransport
@@ -320,6 +321,8 @@ class NodeParts:
             allowed_hosts=self.settings.allowed_hosts,
             max_concurrent_requests=self.settings.max_concurrent_requests,
             cancels=data.cancels,
+            meters=RequestMeters(self.clock),
+            queue_waits=worker.queue_waits,
         )
 
     def _make_models(self, store: Store, worker: WorkerService) -> NodeModels:

@@ -19,6 +19,7 @@ from skulkd.api.interrupt import stopping
 from skulkd.api.origin import HostPolicy, check_origin, cors_headers, preflight
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.peer_api import PeerApiServer
+from skulkd.api.request_meters import HttpKey
 from skulkd.api.routes import (
     Kind,
     RouteSpec,
@@ -64,6 +65,7 @@ class ApiApp:
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._own_id = deps.face.node_id
+        self._meters = deps.meters
         self._others = OtherNodes(deps)
         self._services = Services.build(deps, self._others)
         self.routes = build_routes(self._services)
@@ -246,7 +248,9 @@ class ApiApp:
         status: int,
         error: SkulkError | None = None,
     ) -> None:
-        """Write who asked for which change, from where, and what came of it."""
+        """Count the answer; write who asked for which change, from where, and what came of it."""
+        if request.asker is None:  # else the node that asks counts it, for its client
+            self._meters.count_http(_http_key(request, route, status))
         if route is None or not route.changes_state:
             return
         _audit.info(
@@ -267,6 +271,13 @@ class ApiApp:
 def create_app(deps: ApiDependencies) -> ApiApp:
     """Make the application; every route of it declares a scope."""
     return ApiApp(deps)
+
+
+def _http_key(request: Request, route: RouteSpec | None, status: int) -> HttpKey:
+    """Say what an answer is counted as; nothing that a client can make up is in it."""
+    if route is None:
+        return "(none)", "(any)", dialect_of(request.path, "control"), status
+    return route.path, route.method, dialect_of(route.path, route.kind), status
 
 
 def _id_header(request: Request) -> tuple[Header, ...]:

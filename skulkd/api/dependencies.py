@@ -22,8 +22,10 @@ from skulkd.api.ports import (
     ReadingsView,
     TokenCounts,
 )
+from skulkd.api.request_meters import RequestMeters
 from skulkd.api.sse import StreamLimits
 from skulkd.api.streams import KeepLimits
+from skulkd.core.meters import ByModel, Histogram
 from skulkd.eventlog.gateway import CommandGateway, StateView
 from skulkd.runtime.tasks import Tasks
 
@@ -67,6 +69,9 @@ class ApiDependencies:
     cancels: Cancels
     random: random.Random
     """Chooses between instances; seeded by the caller."""
+    meters: RequestMeters
+    queue_waits: ByModel[Histogram]
+    """Of the instances of this node, as its worker measures them."""
     allowed_hosts: tuple[str, ...] = ()
     max_concurrent_requests: int = 1024
     """Inference requests open at a time; control requests have 128 places of their own."""

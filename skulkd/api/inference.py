@@ -31,6 +31,7 @@ from skulkd.api.interrupt import Interruptible, client_gone, stopping
 from skulkd.api.json_body import decode_object
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.query import MAX_DIGITS, whole_number
+from skulkd.api.request_meters import RequestMeter
 from skulkd.api.selection import Sight, choose
 from skulkd.api.sse import SSE_HEADERS, EventStream, TurnWrites, stream_headers
 from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
@@ -63,6 +64,7 @@ class ChatService:
         self._open: dict[CommandId, _Interruptible] = {}
         self._turn = TurnWrites()
         self._kept = KeptStreams(self.cancel_here, deps.keep_limits)
+        self._meters = deps.meters
         deps.cancels.add_here(self.cancel_here)
 
     @property
@@ -122,7 +124,8 @@ class ChatService:
         command_id = call.task.command_id
         kept = self._kept.open(command_id, request.principal.name, None, call.framing)
         writer = call.stream(self._now_s())
-        stream = self._open[command_id] = _OpenStream(call, kept, request, writer)
+        meter = self._meters.begin(call.task.model_id, call.dialect)
+        stream = self._open[command_id] = _OpenStream(call, kept, request, writer, meter)
 
         def on_done(producer: asyncio.Task[None]) -> None:
             del producer, self._open[command_id]
@@ -254,6 +257,7 @@ class ChatService:
         task = call.task
         answer = call.answer(self._now_s())
         started_s = asyncio.get_running_loop().time()
+        meter = self._meters.begin(task.model_id, call.dialect)
 
         def take(chunk: Chunk) -> bool:
             answer.add(chunk)
@@ -263,13 +267,14 @@ class ChatService:
         block = Interruptible(request.connection)
         self._open[task.command_id] = block
         try:
-            with block:
+            with meter, block:
                 async for frame in frames:
                     if isinstance(frame, Chunk):
                         answer.add(frame)
                     elif isinstance(frame, Failed):
                         raise _failure(frame.error)
                     elif isinstance(frame, Finished):
+                        meter.finish(frame.reason, frame.usage)
                         elapsed_s = asyncio.get_running_loop().time() - started_s
                         return Reply(body=answer.document(frame, elapsed_s))
         finally:
@@ -295,7 +300,8 @@ class ChatService:
             if writer.opening:
                 events.put(writer.opening)
             kept = self._kept.open(task.command_id, request.principal.name, events, call.framing)
-            stream = _OpenStream(call, kept, request, writer)
+            meter = self._meters.begin(task.model_id, call.dialect)
+            stream = _OpenStream(call, kept, request, writer, meter)
             self._open[task.command_id] = stream
             producer = self._deps.tasks.start(
                 self._produce(candidates, stream),
@@ -412,14 +418,21 @@ class _OpenStream:
     """A stream being served."""
 
     def __init__(
-        self, call: ChatCall, kept: KeptStream, request: Request, writer: StreamWriter
+        self,
+        call: ChatCall,
+        kept: KeptStream,
+        request: Request,
+        writer: StreamWriter,
+        meter: RequestMeter,
     ) -> None:
         self.call = call
         self.kept = kept
+        self.meter = meter
         self._pace = kept.pace
+        self._time = asyncio.get_running_loop().time
         self.writer = writer
         self._request = request
-        self._started_s = asyncio.get_running_loop().time()
+        self._started_s = self._time()
         kept.put_all(writer.begin())
         self.producer: asyncio.Task[None] | None = None
         """Of a stream without a connection, whose end would end it."""
@@ -429,12 +442,16 @@ class _OpenStream:
         # One that was ended from outside is over a moment before its task knows.
         if self._pace.is_full or self.kept.ended_at_s is not None:
             return False
+        turn_s = self._time()
+        if turn_s != self.meter.turn_s:
+            self.meter.pieces_at(turn_s)
         self.kept.put_all(self.writer.chunk(chunk))
         return True
 
     def finish(self, finished: Finished) -> None:
         """Put what ends it well."""
-        elapsed_s = asyncio.get_running_loop().time() - self._started_s
+        self.meter.finish(finished.reason, finished.usage)
+        elapsed_s = self._time() - self._started_s
         self.kept.put_last(self.writer.finish(finished, elapsed_s), self.writer.end_mark)
 
     def fail(self, reason: SkulkError) -> None:
@@ -444,6 +461,7 @@ class _OpenStream:
         body = envelope(reason, dialect=self.call.dialect, command_id=self._request.command_id)
         self.kept.put_all(self.writer.fail(body))
         self.kept.end()
+        self.meter.end(reason.code)
         self._request.connection.close_after_response()
 
     def interrupt(self, reason: SkulkError) -> None:
@@ -458,9 +476,11 @@ class _OpenStream:
 
 
 async def _relay(frames: AsyncIterator[Frame], stream: _OpenStream) -> None:
-    kept, pace, writer = stream.kept, stream.kept.pace, stream.writer
+    kept, pace, writer, meter = stream.kept, stream.kept.pace, stream.writer, stream.meter
+    time = asyncio.get_running_loop().time
     async for frame in frames:
         if isinstance(frame, Chunk):
+            meter.pieces_at(time())
             kept.put_all(writer.chunk(frame))
             if pace.is_full:
                 await pace.room()

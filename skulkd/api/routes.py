@@ -15,6 +15,7 @@ from skulkd.api.dialects.chat_dialect import Dialect
 from skulkd.api.http import Handler
 from skulkd.api.inference import ChatService
 from skulkd.api.logs import LogRoutes
+from skulkd.api.metrics import MetricsRoute
 from skulkd.api.models import ModelRoutes
 from skulkd.api.moves import MoveRoutes
 from skulkd.api.ops import OpsRoutes
@@ -72,6 +73,7 @@ class Services:
     cluster: ClusterRoutes
     logs: LogRoutes
     ops: OpsRoutes
+    metrics: MetricsRoute
     admin: AdminRoutes
     sessions: SessionRoutes
 
@@ -87,6 +89,7 @@ class Services:
             cluster=ClusterRoutes(deps, others),
             logs=LogRoutes(deps, others),
             ops=OpsRoutes(deps),
+            metrics=MetricsRoute(deps),
             admin=AdminRoutes(deps),
             sessions=SessionRoutes(deps),
         )
@@ -306,6 +309,7 @@ def _node_routes(services: Services) -> tuple[RouteSpec, ...]:
             _post("/v1/cluster/invite", "admin", cluster.invite),
             _get("/health", "open", ops.health),
             _get("/version", "open", ops.version),
+            _get("/metrics", "read", services.metrics.show),
             _get("/node_id", "open", ops.node_id),
             _get("/node/identity", "read", ops.identity),
             _get("/config", "read", services.admin.config),

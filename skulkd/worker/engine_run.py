@@ -14,6 +14,7 @@ from protocol.clock import Clock
 from protocol.instances import LaunchRecord
 from protocol.nodes import EngineFacts
 from protocol.placements import MemoryArithmetic, Plan
+from skulkd.core.meters import ByModel, Histogram
 from skulkd.core.reconcile import RunnerKey
 from skulkd.eventlog.gateway import CommandGateway
 from skulkd.runtime.tasks import run_blocking
@@ -46,6 +47,8 @@ class EngineServices:
     sockets: Path
     """A directory of mode 0700, at most 50 bytes long."""
     default_max_tokens: int
+    queue_waits: ByModel[Histogram]
+    """How long requests wait for a slot."""
 
 
 @final
@@ -143,7 +146,13 @@ class EngineRun:
         statistics = await steps.probe(client, self._card, command_id)
         template = await steps.measure_template(client, self._card, command_id)
         limits = self._limits(statistics, template)
-        self._slots = Slots(limits, client, services.clock, on_load)
+        self._slots = Slots(
+            limits,
+            client,
+            services.clock,
+            on_load,
+            waits=services.queue_waits.of(self._card.model_id),
+        )
         return Serving(client, self._slots)
 
     def launch_record(self, *, ready_at_ms: int, load_ms: int) -> LaunchRecord:

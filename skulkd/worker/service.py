@@ -28,6 +28,7 @@ from protocol.tasks import ChatTask
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.facts import derive
 from skulkd.core.lifecycle import Deadlines
+from skulkd.core.meters import queue_waits
 from skulkd.core.reconcile import (
     ENDED_PHASES,
     Action,
@@ -172,6 +173,8 @@ class WorkerService:
         )
         self._ram = MemoryGate(self._available_ram_bytes, around.clock)
         self._vram = MemoryGate(self._available_vram_bytes, around.clock)
+        self.queue_waits: Final = queue_waits()
+        """How long requests to the engines here have waited for a slot."""
         self._services = self._runner_services()
 
     @property
@@ -422,6 +425,7 @@ class WorkerService:
             n_threads=self._n_threads,
             sockets=self._paths.sockets,
             default_max_tokens=settings.max_output_tokens,
+            queue_waits=self.queue_waits,
         )
         return RunnerServices(
             node_id=settings.node_id,

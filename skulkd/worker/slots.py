@@ -9,6 +9,7 @@ from engines.base import EngineClient
 from protocol.clock import Clock
 from protocol.errors import EngineError, ErrorBody, error_of
 from protocol.tasks import ChatTask
+from skulkd.core.meters import QUEUE_BOUNDS_S, Histogram
 from skulkd.worker.slot_queue import MAX_QUEUED, Admit, SlotQueue
 from skulkd.worker.token_budget import (
     DEFAULT_MAX_OUTPUT_TOKENS,
@@ -54,6 +55,7 @@ class Slots:
         client: Asked for the size of prompts.
         clock: For the guess in `engine.busy`.
         on_change: Called when the number of running or waiting tasks has changed.
+        waits: Gets the seconds that each task has waited that got a slot.
     """
 
     def __init__(
@@ -62,11 +64,13 @@ class Slots:
         client: EngineClient,
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
+        waits: Histogram | None = None,
     ) -> None:
         self._limits: Final = limits
         self._client = client
         self._clock = clock
         self._on_change = on_change
+        self._waits = waits or Histogram(QUEUE_BOUNDS_S)
         self._queue = SlotQueue(
             slots=limits.slots,
             pool_tokens=limits.context_tokens,
@@ -101,6 +105,7 @@ class Slots:
             SkulkError: What `close` was called with.
         """
         self._check_open()
+        began_s = self._clock.monotonic_s()
         if self._queue.n_queued >= self._limits.max_queued:
             raise self._busy()
         budget, is_exact = await self._budget(task)
@@ -114,6 +119,7 @@ class Slots:
             self._leave(ticket)
             raise
         del self._waiters[ticket]
+        self._waits.observe(self._clock.monotonic_s() - began_s)
         admitted = task.model_copy(update={"max_tokens": budget.max_tokens})
         return Admission(ticket=ticket, task=admitted)
 

@@ -51,8 +51,10 @@ from protocol.tasks import ChatTask
 from skulkd.api.cancels import CancelHere, Cancels
 from skulkd.api.dependencies import ApiDependencies, NodeFace
 from skulkd.api.ports import CatalogModel
+from skulkd.api.request_meters import RequestMeters
 from skulkd.api.sse import StreamLimits
 from skulkd.api.streams import KeepLimits
+from skulkd.core.meters import queue_waits
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.tasks import Tasks
 from tests.support.fake_cluster import FakeAdmin, FakeCluster, FakeLogs, FakePeers
@@ -486,6 +488,7 @@ class FakeDaemon:
         self.stream_limits = StreamLimits()
         self.keep_limits = KeepLimits()
         self.cancels: Cancels = NobodyElse()
+        self.queue_waits = queue_waits()
 
     def dependencies(self, tasks: Tasks) -> ApiDependencies:
         """Plug everything in."""
@@ -515,4 +518,6 @@ class FakeDaemon:
             stream_limits=self.stream_limits,
             keep_limits=self.keep_limits,
             cancels=self.cancels,
+            meters=RequestMeters(self.clock),
+            queue_waits=self.queue_waits,
         )

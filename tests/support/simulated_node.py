@@ -26,6 +26,7 @@ from skulkd.api.node_cluster import ClusterRoomsAccess, NodeCluster
 from skulkd.api.node_joining import JoiningAccess, NodeJoining
 from skulkd.api.peer_api_client import PeerApiClient
 from skulkd.api.previews import PreviewService
+from skulkd.api.request_meters import RequestMeters
 from skulkd.cluster.addresses import ClusterAddress, InterfaceAddress, MachineAddresses
 from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, DoorTransport
@@ -482,6 +483,8 @@ class SimulatedNode:
             peers=PeerApiClient(self.rooms.calls),
             cancels=self.data.cancels,
             random=world.chance,
+            meters=RequestMeters(world.clock),
+            queue_waits=self.worker.queue_waits,
         )
 
     def _cluster_access(self) -> ClusterRoomsAccess:

@@ -9,7 +9,9 @@ from protocol.data_frames import Frame, TakeChunk
 from protocol.errors import EngineError, ErrorBody, SkulkError
 from protocol.ids import ModelId
 from protocol.tasks import ChatMessage, ChatTask
-from skulkd.runtime.clock import SystemClock
+from skulkd.core.meters import QUEUE_BOUNDS_S, Histogram
+from skulkd.runtime.clock import LoopClock, SystemClock
+from skulkd.runtime.virtual_time import run_virtual
 from skulkd.worker.slots import SlotLimits, Slots
 from tests.support.builders import a_command_id
 from tests.support.turns import run, settle
@@ -93,6 +95,22 @@ class Holder:
         self.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await self.task
+
+
+def test_the_wait_of_each_task_that_gets_a_slot_is_measured_and_of_no_other() -> None:
+    async def story() -> None:
+        waits, clock = Histogram(QUEUE_BOUNDS_S), LoopClock(asyncio.get_running_loop())
+        limits = SlotLimits(slots=1, context_tokens=4096)
+        slots = Slots(limits, CountingClient(), clock, waits=waits)
+        holders = [Holder(slots, a_task()) for _ in range(3)]
+        await asyncio.sleep(2)
+        await holders[1].cancel()
+        await holders[0].finish()
+        await holders[2].finish()
+        assert sum(waits.counts) == 2
+        assert waits.total == pytest.approx(2)
+
+    run_virtual(story)
 
 
 def test_a_cancelled_holder_frees_its_slot_and_a_cancelled_waiter_its_place() -> None:

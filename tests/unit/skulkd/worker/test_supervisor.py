@@ -27,6 +27,7 @@ from protocol.readings import InstanceReading, Reading, ReadingKey
 from protocol.tasks import ChatMessage, ChatTask
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import Deadlines
+from skulkd.core.meters import queue_waits
 from skulkd.core.reconcile import DesiredRunner, RunnerKey
 from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.tasks import Tasks, sleep
@@ -234,6 +235,7 @@ class Bench:
             n_threads=lambda: 2,
             sockets=Path("/nowhere"),
             default_max_tokens=64,
+            queue_waits=queue_waits(),
         )
         services = RunnerServices(
             node_id=a_node_id(),
