@@ -24,6 +24,7 @@ from protocol.peer_messages import (
     pack_frame,
     unpack_election,
 )
+from skulkd.cluster.beats import Beats
 from skulkd.cluster.mastership_ports import (
     ElectionSeen,
     MastershipPorts,
@@ -103,6 +104,7 @@ class Mastership:
         self._n_undecodable = 0
         self._said: dict[NodeId, tuple[bytes, Heartbeat]] = {}
         """The last heartbeat of each node: most repeat it, and need not be decoded again."""
+        self._beats = Beats(self._send_beat)
         self._wake = asyncio.Event()
         self._watchers: list[Callable[[], None]] = []
         self._told: _Seen | None = None
@@ -249,6 +251,7 @@ class Mastership:
         if self._is_closed:
             return
         self._is_closed = True
+        self._beats.drop()
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.wait({self._pump})
@@ -360,8 +363,7 @@ class Mastership:
                 case Send():
                     self._send(effect.to, effect.message)
                 case Beat():
-                    to = self._ports.transport.peers() if effect.to is None else (effect.to,)
-                    self._send(to, self._heartbeat())
+                    self._beat(effect.to)
                 case SaveVote():
                     self._tasks.start(self._save(effect), name="save vote")
                 case HandoverEnded():
@@ -400,10 +402,21 @@ class Mastership:
     def _send(self, to: tuple[NodeId, ...], message: ElectionMessage) -> None:
         if self._is_asleep:
             return  # a vote that was being saved: whoever said goodbye has none
+        self._beats.finish()
         payload = pack_frame(message)
         for peer in to:
             # Refused is as good as lost: whoever does not hear is asked again, or gone.
             self._ports.transport.send(peer, "election", payload, key=type(message).__name__)
+
+    def _beat(self, to: NodeId | None) -> None:
+        payload = pack_frame(self._heartbeat())
+        if to is None:
+            self._beats.begin(payload, self._ports.transport.peers())
+        else:
+            self._send_beat(to, payload)
+
+    def _send_beat(self, peer: NodeId, payload: bytes) -> None:
+        self._ports.transport.send(peer, "election", payload, key=Heartbeat.__name__)
 
     def _broadcast(self, message: ElectionMessage) -> None:
         self._send(self._ports.transport.peers(), message)
