@@ -88,6 +88,12 @@ def command_id_of(node_id: NodeId, entropy: bytes) -> CommandId:
     return CommandId(f"{node_id[1:7]}-{_letters(entropy, 20)}")
 
 
+def further_command_id(command_id: CommandId, number: int) -> CommandId:
+    """Give the id of a command's further task, always the same one for a number."""
+    digest = hashlib.sha256(b"skulk task\0%d\0%b" % (number, command_id.encode())).digest()
+    return CommandId(f"{command_id[:7]}{_letters(digest, 20)}")
+
+
 def may_have_minted(node_id: NodeId, command_id: CommandId) -> bool:
     """Tell whether a command's id may be of a node's making: a hint whom to ask about it first."""
     return command_id.startswith(f"{node_id[1:7]}-")

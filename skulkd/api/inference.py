@@ -7,31 +7,33 @@ every failure has its own status.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Final, Protocol, final
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar, final
 
 from pydantic import ValidationError
 
 from protocol.control_api import CancelReply
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk
+from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Terminal
 from protocol.errors import ErrorBody, ErrorCode, RequestError, SkulkError, error_of
 from protocol.ids import CommandId, InstanceId, parse_command_id
 from protocol.instances import Instance
 from protocol.tasks import ChatTask
+from skulkd.api.choices import all_ended, usage_of_all
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.dialects.anthropic_messages import parse_messages, parse_prompt
-from skulkd.api.dialects.chat_dialect import ChatCall, StreamWriter
+from skulkd.api.dialects.chat_dialect import ChatCall, ChoicesCall
 from skulkd.api.dialects.fields import Fields
 from skulkd.api.dialects.openai_chat import parse_chat
 from skulkd.api.dialects.openai_chat_output import error_event, opening_comment
 from skulkd.api.dialects.openai_responses import ResponsesCall, parse_responses
 from skulkd.api.errors import bug, envelope, invalid_body
 from skulkd.api.http import Answer, Principal, Reply, Request, Send, StreamReply, json_reply
-from skulkd.api.interrupt import Interruptible, client_gone, stopping
+from skulkd.api.interrupt import Interruptible, stopping
 from skulkd.api.json_body import decode_object
+from skulkd.api.open_stream import OpenStream, Writers
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.query import MAX_DIGITS, whole_number
-from skulkd.api.request_meters import RequestMeter
 from skulkd.api.selection import Sight, choose
 from skulkd.api.sse import SSE_HEADERS, EventStream, TurnWrites, stream_headers
 from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
@@ -39,7 +41,8 @@ from skulkd.runtime.logs import command_id as log_command_id
 
 _log = logging.getLogger(__name__)
 
-_Parse = Callable[..., ChatCall]
+_Call = TypeVar("_Call", bound=ChatCall)
+_Parse = Callable[..., _Call]
 """Takes the fields of a body, and the `command_id`."""
 
 _RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.gone"})
@@ -80,7 +83,7 @@ class ChatService:
 
     async def chat(self, request: Request) -> Answer:
         """`POST /v1/chat/completions`."""
-        return await self._serve(request, parse_chat)
+        return await self._serve_choices(request, parse_chat)
 
     async def messages(self, request: Request) -> Answer:
         """`POST /v1/messages`."""
@@ -123,9 +126,9 @@ class ChatService:
         call, candidates = await self._admitted(request, await request.body(), parse_chat)
         command_id = call.task.command_id
         kept = self._kept.open(command_id, request.principal.name, None, call.framing)
-        writer = call.stream(self._now_s())
         meter = self._meters.begin(call.task.model_id, call.dialect)
-        stream = self._open[command_id] = _OpenStream(call, kept, request, writer, meter)
+        stream = OpenStream(call, self._writers(call), kept, request, meter)
+        self._open[command_id] = stream
 
         def on_done(producer: asyncio.Task[None]) -> None:
             del producer, self._open[command_id]
@@ -161,17 +164,44 @@ class ChatService:
             run=lambda send: self._read_on(request, send, kept, offset), headers=SSE_HEADERS
         )
 
-    async def _serve(self, request: Request, parse: _Parse) -> Answer:
+    async def _serve(self, request: Request, parse: _Parse[ChatCall]) -> Answer:
+        """Serve a dialect that has one answer to a request."""
         call, candidates = await self._admitted(request, await request.body(), parse)
-        return (
-            self._stream(request, call, candidates)
-            if call.task.stream
-            else (await self._whole(request, call, candidates))
+        task = call.task
+        if task.stream:
+            writers = ((task, call.stream(self._now_s())),)
+            return self._stream(request, call, candidates, writers)
+        answer = call.answer(self._now_s())
+        return await self._whole(
+            request,
+            call,
+            1,
+            lambda _: self._gathered(task, candidates, answer.add),
+            lambda ended, elapsed_s: answer.document(ended[0], elapsed_s),
         )
 
+    async def _serve_choices(self, request: Request, parse: _Parse[ChoicesCall]) -> Answer:
+        """Serve a dialect that may ask for several answers to a request."""
+        call, candidates = await self._admitted(request, await request.body(), parse)
+        if call.task.stream:
+            return self._stream(request, call, candidates, self._writers(call))
+        tasks, answer = call.tasks, call.answer(self._now_s())
+        return await self._whole(
+            request,
+            call,
+            len(tasks),
+            lambda choice: self._gathered(
+                tasks[choice], candidates, partial(answer.add, choice=choice)
+            ),
+            lambda ended, elapsed_s: answer.document(ended[0], elapsed_s, ended[1:]),
+        )
+
+    def _writers(self, call: ChoicesCall) -> Writers:
+        return tuple(zip(call.tasks, call.streams(self._now_s()), strict=True))
+
     async def _admitted(
-        self, request: Request, body: bytes, parse: _Parse
-    ) -> tuple[ChatCall, tuple[Instance, ...]]:
+        self, request: Request, body: bytes, parse: _Parse[_Call]
+    ) -> tuple[_Call, tuple[Instance, ...]]:
         fields = await decode_object(body)
         command_id = self._deps.gateway.mint_command_id()
         request.command_id = command_id
@@ -252,43 +282,70 @@ class ChatService:
     # ---- The two ways back ----
 
     async def _whole(
-        self, request: Request, call: ChatCall, candidates: tuple[Instance, ...]
+        self,
+        request: Request,
+        call: ChatCall,
+        n: int,
+        gather: Callable[[int], Coroutine[Any, Any, Terminal]],
+        document: Callable[[tuple[Finished, ...], float], bytes],
     ) -> Reply:
+        """Answer once all choices are there.
+
+        Args:
+            request: Whose connection ends it all when it is lost.
+            call: What it asks for.
+            n: How many choices.
+            gather: Serves a choice, by its number.
+            document: Takes the good terminals of all, and the seconds that they took.
+        """
         task = call.task
-        answer = call.answer(self._now_s())
-        started_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
         meter = self._meters.begin(task.model_id, call.dialect)
-
-        def take(chunk: Chunk) -> bool:
-            answer.add(chunk)
-            return True
-
-        frames = self._frames(task, candidates, take)
         block = Interruptible(request.connection)
         self._open[task.command_id] = block
         try:
             with meter, block:
-                async for frame in frames:
-                    if isinstance(frame, Chunk):
-                        answer.add(frame)
-                    elif isinstance(frame, Failed):
-                        raise _failure(frame.error)
-                    elif isinstance(frame, Finished):
-                        meter.finish(frame.reason, frame.usage)
-                        elapsed_s = asyncio.get_running_loop().time() - started_s
-                        return Reply(body=answer.document(frame, elapsed_s))
+                name = f"chat {task.command_id}"
+                ended = await all_ended(self._deps.tasks, n, gather, name=name)
+                if isinstance(ended, Failed):
+                    raise _failure(ended.error)
+                meter.finish(ended[0].reason, usage_of_all(ended))
         finally:
             del self._open[task.command_id]
+        return Reply(body=document(ended, loop.time() - started_s))
+
+    async def _gathered(
+        self, task: ChatTask, candidates: tuple[Instance, ...], add: Callable[[Chunk], None]
+    ) -> Terminal:
+        """Serve a task into an answer."""
+
+        def take(chunk: Chunk) -> bool:
+            add(chunk)
+            return True
+
+        frames = self._frames(task, candidates, take)
+        try:
+            async for frame in frames:
+                if isinstance(frame, Chunk):
+                    add(frame)
+                elif not isinstance(frame, Started):
+                    return frame
+        finally:
             await frames.aclose()
         raise AssertionError(_NO_TERMINAL)  # `_frames` gives one
 
     def _stream(
-        self, request: Request, call: ChatCall, candidates: tuple[Instance, ...]
+        self,
+        request: Request,
+        call: ChatCall,
+        candidates: tuple[Instance, ...],
+        writers: Writers,
     ) -> StreamReply:
         task = call.task
 
         async def run(send: Send) -> None:
-            writer = call.stream(self._now_s())
+            _, writer = writers[0]
             events = EventStream(
                 request.connection,
                 clock=self._deps.clock,
@@ -301,7 +358,7 @@ class ChatService:
                 events.put(writer.opening)
             kept = self._kept.open(task.command_id, request.principal.name, events, call.framing)
             meter = self._meters.begin(task.model_id, call.dialect)
-            stream = _OpenStream(call, kept, request, writer, meter)
+            stream = OpenStream(call, writers, kept, request, meter)
             self._open[task.command_id] = stream
             producer = self._deps.tasks.start(
                 self._produce(candidates, stream),
@@ -347,18 +404,29 @@ class ChatService:
             copying.cancel()
             reader.close()
 
-    async def _produce(self, candidates: tuple[Instance, ...], stream: "_OpenStream") -> None:
-        """Put events until the terminal; a bug ends the stream with its error."""
-        task = stream.call.task
-        log_command_id.set(task.command_id)
-        frames = self._frames(task, candidates, stream.take)
+    async def _produce(self, candidates: tuple[Instance, ...], stream: OpenStream) -> None:
+        """Put events until all choices have ended; a bug ends the stream with its error."""
+        command_id = stream.call.task.command_id
+        log_command_id.set(command_id)
+        choices = stream.choices
+
+        async def serve(number: int) -> Terminal:
+            choice = choices[number]
+            frames = self._frames(choice.task, candidates, choice.take)
+            try:
+                return await choice.relay(frames)
+            finally:
+                await frames.aclose()
+
         try:
-            await _relay(frames, stream)
+            name = f"chat {command_id}"
+            ended = await all_ended(self._deps.tasks, len(choices), serve, name=name)
         except Exception:  # ruff: ignore[blind-except] - a bug must not leave the stream open
             _log.exception("serving the stream failed")
             stream.fail(bug())
-        finally:
-            await frames.aclose()
+            return
+        if isinstance(ended, Failed):
+            stream.fail(_failure(ended.error))
 
     async def _frames(
         self, task: ChatTask, candidates: tuple[Instance, ...], take: TakeChunk
@@ -411,85 +479,6 @@ class _Interruptible(Protocol):
     def interrupt(self, reason: SkulkError) -> None:
         """End with this error: the status of a whole answer, the last event of a stream."""
         ...
-
-
-@final
-class _OpenStream:
-    """A stream being served."""
-
-    def __init__(
-        self,
-        call: ChatCall,
-        kept: KeptStream,
-        request: Request,
-        writer: StreamWriter,
-        meter: RequestMeter,
-    ) -> None:
-        self.call = call
-        self.kept = kept
-        self.meter = meter
-        self._pace = kept.pace
-        self._time = asyncio.get_running_loop().time
-        self.writer = writer
-        self._request = request
-        self._started_s = self._time()
-        kept.put_all(writer.begin())
-        self.producer: asyncio.Task[None] | None = None
-        """Of a stream without a connection, whose end would end it."""
-
-    def take(self, chunk: Chunk) -> bool:
-        """Put a chunk where it arrives, unless it is to wait for the reader."""
-        # One that was ended from outside is over a moment before its task knows.
-        if self._pace.is_full or self.kept.ended_at_s is not None:
-            return False
-        turn_s = self._time()
-        if turn_s != self.meter.turn_s:
-            self.meter.pieces_at(turn_s)
-        self.kept.put_all(self.writer.chunk(chunk))
-        return True
-
-    def finish(self, finished: Finished) -> None:
-        """Put what ends it well."""
-        self.meter.finish(finished.reason, finished.usage)
-        elapsed_s = self._time() - self._started_s
-        self.kept.put_last(self.writer.finish(finished, elapsed_s), self.writer.end_mark)
-
-    def fail(self, reason: SkulkError) -> None:
-        """Make an error the last event, unless it is over."""
-        if self.kept.ended_at_s is not None:
-            return
-        body = envelope(reason, dialect=self.call.dialect, command_id=self._request.command_id)
-        self.kept.put_all(self.writer.fail(body))
-        self.kept.end()
-        self.meter.end(reason.code)
-        self._request.connection.close_after_response()
-
-    def interrupt(self, reason: SkulkError) -> None:
-        """End it with an error from outside."""
-        self.fail(reason)
-        if self.producer is not None:
-            self.producer.cancel()
-
-    def close(self) -> None:
-        """See that it has an end: its producer has been ended, or its client has gone."""
-        self.fail(client_gone())
-
-
-async def _relay(frames: AsyncIterator[Frame], stream: _OpenStream) -> None:
-    kept, pace, writer, meter = stream.kept, stream.kept.pace, stream.writer, stream.meter
-    time = asyncio.get_running_loop().time
-    async for frame in frames:
-        if isinstance(frame, Chunk):
-            meter.pieces_at(time())
-            kept.put_all(writer.chunk(frame))
-            if pace.is_full:
-                await pace.room()
-        elif isinstance(frame, Started):
-            kept.put_all(writer.start(frame))
-        elif isinstance(frame, Finished):
-            stream.finish(frame)
-        else:
-            stream.fail(_failure(frame.error))
 
 
 async def _copy(reader: StreamReader, more: asyncio.Event, events: EventStream) -> None:

@@ -150,7 +150,8 @@ class EventStream:
     async def room(self) -> None:
         """Wait until the writer has taken what waits, or nobody reads any more."""
         if self.is_full and not self._is_lost:
-            self._taken = asyncio.Event()
+            # Several choices may wait for one reader.
+            self._taken = self._taken or asyncio.Event()
             await self._taken.wait()
 
     def put(self, data: bytes) -> None:

@@ -157,7 +157,8 @@ class KeptStream:
     async def room(self) -> None:
         """Wait until the readers have taken what waits, or it is given up."""
         while self.is_full:
-            self._room = asyncio.Event()
+            if self._room is None or self._room.is_set():
+                self._room = asyncio.Event()
             await self._room.wait()
 
     # ---- Readers ----

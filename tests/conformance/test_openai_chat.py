@@ -400,17 +400,6 @@ def test_a18_logprobs_agree_between_stream_and_whole() -> None:
     with_api(story)
 
 
-@pytest.mark.parametrize("fields", [{"n": 2}, {"n": 2, "stream": True}, {"n": 0}, {"n": True}])
-def test_a19_n_greater_than_one_is_refused_by_name(fields: dict[str, Any]) -> None:
-    async def story(api: Api) -> None:
-        reply = await api.chat(**fields)
-        assert reply.status_code == 400
-        assert reply.json()["error"]["param"] == "n"
-        assert reply.json()["error"]["code"] == "request.unsupported_field"
-
-    with_api(story)
-
-
 def test_a20_image_for_a_text_model_names_the_missing_vision() -> None:
     async def story(api: Api) -> None:
         parts = [

@@ -261,6 +261,8 @@ class FakeInference:
     def __init__(self) -> None:
         self.script: Sequence[ScriptItem] = plain_answer("Hello", " world")
         self.scripts: dict[InstanceId, Sequence[ScriptItem]] = {}
+        self.script_of: Callable[[ChatTask], Sequence[ScriptItem]] | None = None
+        """Where set, it goes before the others."""
         self.tasks: list[ChatTask] = []
         self.served: list[InstanceId] = []
         self.running: dict[CommandId, asyncio.Event] = {}
@@ -277,7 +279,7 @@ class FakeInference:
         cancelled = self.running[task.command_id] = asyncio.Event()
         is_over = False
         try:
-            for item in self.scripts.get(instance_id, self.script):
+            for item in self._script(instance_id, task):
                 if isinstance(item, Pause | asyncio.Event):
                     if await _wait(item, cancelled):
                         is_over = True
@@ -295,6 +297,11 @@ class FakeInference:
             del self.running[task.command_id]
             if not is_over:
                 self.n_closed_early += 1
+
+    def _script(self, instance_id: InstanceId, task: ChatTask) -> Sequence[ScriptItem]:
+        if self.script_of is not None:
+            return self.script_of(task)
+        return self.scripts.get(instance_id, self.script)
 
     async def count_tokens(self, instance_id: InstanceId, task: ChatTask) -> int:
         self.counted.append((instance_id, task))

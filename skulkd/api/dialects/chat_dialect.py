@@ -103,3 +103,43 @@ class ChatCall(Protocol):
     def answer(self, created_s: int) -> AnswerWriter:
         """Make what gathers frames into a whole answer."""
         ...
+
+
+class ChoicesWriter(Protocol):
+    """Gathers the frames of several tasks, one a choice, into one whole answer."""
+
+    def add(self, chunk: Chunk, choice: int = 0) -> None:
+        """Take a piece of the output of one choice."""
+        ...
+
+    def document(
+        self, finished: Finished, elapsed_s: float, further: tuple[Finished, ...] = ()
+    ) -> bytes:
+        """Give the whole answer as JSON.
+
+        Args:
+            finished: The terminal of the first choice.
+            elapsed_s: Since the request was admitted.
+            further: Those of the others, in their order.
+        """
+        ...
+
+
+class ChoicesCall(ChatCall, Protocol):
+    """A request that may be for several choices, each a task of its own.
+
+    `stream` and `answer` are for all of them.
+    """
+
+    @property
+    def tasks(self) -> tuple[ChatTask, ...]:
+        """All of them, in the order of the choices; the first is `task`."""
+        ...
+
+    def streams(self, created_s: int) -> tuple[StreamWriter, ...]:
+        """Make a writer for each choice; what ends the stream comes from the last to finish."""
+        ...
+
+    def answer(self, created_s: int) -> ChoicesWriter:
+        """Make what gathers all choices."""
+        ...

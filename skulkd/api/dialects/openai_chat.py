@@ -37,6 +37,7 @@ from skulkd.api.dialects.fields import (
 )
 from skulkd.api.dialects.framing import SSE, Framing
 from skulkd.api.dialects.openai_chat_output import ChatAnswer, ChatStream
+from skulkd.api.dialects.openai_choices import UsageTally, copies, read_n
 
 MAX_TOP_LOGPROBS: Final = 20
 
@@ -55,11 +56,17 @@ _IMAGE_PARTS: Final = frozenset({"image_url", "input_image", "image"})
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiCall:
-    """A task, and how its answer is wanted; a `ChatCall`."""
+    """Tasks, and how their answers are wanted; a `ChoicesCall`."""
 
-    task: ChatTask
+    tasks: tuple[ChatTask, ...]
+    """One a choice."""
     include_usage: bool
     """A trailer with the token counts, when streaming."""
+
+    @property
+    def task(self) -> ChatTask:
+        """The first, which the request is known by."""
+        return self.tasks[0]
 
     @property
     def dialect(self) -> Literal["openai"]:
@@ -76,20 +83,33 @@ class OpenAiCall:
         """A budget that cannot be is refused."""
         return False
 
-    def stream(self, created_s: int) -> ChatStream:
-        """Make what turns frames into events."""
-        return ChatStream(
-            command_id=self.task.command_id,
-            model_id=self.task.model_id,
-            created_s=created_s,
-            include_usage=self.include_usage,
-            logprobs=self.task.logprobs is not None,
+    def streams(self, created_s: int) -> tuple[ChatStream, ...]:
+        """Make what turns frames into events, for each choice."""
+        tally = UsageTally(len(self.tasks), len(self.tasks))
+        return tuple(
+            ChatStream(
+                command_id=self.task.command_id,
+                model_id=self.task.model_id,
+                created_s=created_s,
+                include_usage=self.include_usage,
+                logprobs=self.task.logprobs is not None,
+                choice=choice,
+                tally=tally,
+            )
+            for choice in range(len(self.tasks))
         )
+
+    def stream(self, created_s: int) -> ChatStream:
+        """Make the only writer of a request for one choice."""
+        return self.streams(created_s)[0]
 
     def answer(self, created_s: int) -> ChatAnswer:
         """Make what gathers frames into a whole answer."""
         return ChatAnswer(
-            command_id=self.task.command_id, model_id=self.task.model_id, created_s=created_s
+            command_id=self.task.command_id,
+            model_id=self.task.model_id,
+            created_s=created_s,
+            n_choices=len(self.tasks),
         )
 
 
@@ -119,13 +139,10 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> OpenAiCall:
         reasoning_effort=read_text(body, "reasoning_effort"),
         stream=stream,
     )
-    return OpenAiCall(task=task, include_usage=_include_usage(body))
+    return OpenAiCall(tasks=copies(task, read_n(body)), include_usage=_include_usage(body))
 
 
 def _refuse_unsupported(body: Fields) -> None:
-    n = body.get("n")
-    if n is not None and (isinstance(n, bool) or n != 1):
-        unsupported("n", "must be 1: one choice a request is served", "Send several requests.")
     if body.get("logit_bias"):
         unsupported("logit_bias", "is not served", "Leave it out.")
     if body.get("functions") or body.get("function_call"):

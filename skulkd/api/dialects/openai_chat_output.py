@@ -10,8 +10,10 @@ from typing import Any, Final, final
 
 from protocol.data_frames import Chunk, Finished, Started, TokenLogprob, ToolCallDelta, Usage
 from protocol.ids import CommandId, ModelId
+from protocol.tasks import FinishReason
 from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
 from skulkd.api.dialects.json_text import escaped
+from skulkd.api.dialects.openai_choices import UsageTally
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -36,15 +38,18 @@ class ChatStream:
         created_s: Seconds since 1970; the same in every event.
         include_usage: Whether a trailer with the token counts was asked for.
         logprobs: Whether events carry the field at all.
+        choice: Which one of the request's.
+        tally: Of all its choices; the last of them to finish gives the trailer.
     """
 
     __slots__ = (
-        "_command_id", "_head", "_include_usage", "_is_first", "_middle", "_open", "_tail"
+        "_choice", "_command_id", "_head", "_include_usage", "_is_first", "_middle", "_open",
+        "_tail", "_tally",
     )  # fmt: skip
 
     def __init__(
         self, *, command_id: CommandId, model_id: ModelId, created_s: int, include_usage: bool,
-        logprobs: bool,
+        logprobs: bool, choice: int, tally: UsageTally,
     ) -> None:  # fmt: skip
         self._command_id = command_id
         self._head = (
@@ -52,12 +57,14 @@ class ChatStream:
             f'"model":{json.dumps(model_id)},'
         ).encode()
         usage = ',"usage":null' if include_usage else ""
-        self._middle = self._head + b'"choices":[{"index":0,"delta":{'
+        self._middle = self._head + b'"choices":[{"index":%d,"delta":{' % choice
         self._open = self._middle + b'"content":'
         no_logprobs = b',"logprobs":null' if logprobs else b""
         self._tail = b"}%b" % no_logprobs + b',"finish_reason":null}]%b}\n\n' % usage.encode()
         self._include_usage = include_usage
         self._is_first = True
+        self._choice = choice
+        self._tally = tally
 
     @property
     def opening(self) -> bytes:
@@ -104,16 +111,17 @@ class ChatStream:
         return self._middle + b",".join(members) + tail
 
     def finish(self, finished: Finished, elapsed_s: float) -> bytes:
-        """Give the last choice, and the usage if it was asked for."""
+        """Give the end of the choice, and behind the last one the usage if it was asked for."""
         del elapsed_s
+        self._tally.add(self._choice, finished.usage)
         events: list[bytes] = []
         if self._is_first:  # the model had nothing to say; the role is still announced
             self._is_first = False
             events.append(self._middle + b'"role":"assistant","content":""' + self._tail)
         reason = b'"finish_reason":"%b"' % finished.reason.encode()
         events.append(self._middle + self._tail.replace(b'"finish_reason":null', reason, 1))
-        if self._include_usage:
-            usage = json.dumps(usage_object(finished.usage)).encode()
+        if self._include_usage and self._tally.is_complete:
+            usage = json.dumps(usage_object(self._tally.total)).encode()
             events.append(self._head + b'"choices":[],"usage":' + usage + b"}\n\n")
         return b"".join(events)
 
@@ -124,23 +132,56 @@ class ChatStream:
 
 @final
 class ChatAnswer:
-    """Gathers one task's frames into a whole answer; arguments as for `ChatStream`."""
+    """Gathers the frames of all choices into a whole answer; arguments as for `ChatStream`."""
 
-    __slots__ = (
-        "_calls", "_command_id", "_created_s", "_logprobs", "_model_id", "_reasoning", "_text"
-    )  # fmt: skip
+    __slots__ = ("_choices", "_command_id", "_created_s", "_model_id")
 
-    def __init__(self, *, command_id: CommandId, model_id: ModelId, created_s: int) -> None:
+    def __init__(
+        self, *, command_id: CommandId, model_id: ModelId, created_s: int, n_choices: int
+    ) -> None:
         self._command_id = command_id
         self._model_id = model_id
         self._created_s = created_s
+        self._choices = tuple(_GatheredChoice() for _ in range(n_choices))
+
+    def add(self, chunk: Chunk, choice: int = 0) -> None:
+        """Take a piece of the output of one choice."""
+        self._choices[choice].add(chunk)
+
+    def document(
+        self, finished: Finished, elapsed_s: float, further: tuple[Finished, ...] = ()
+    ) -> bytes:
+        """Give the whole answer as JSON."""
+        del elapsed_s
+        tally = UsageTally(len(self._choices), len(self._choices))
+        choices: list[dict[str, Any]] = []
+        for index, terminal in enumerate((finished, *further)):
+            tally.add(index, terminal.usage)
+            choices.append(self._choices[index].document(index, terminal.reason))
+        document = {
+            "id": self._command_id,
+            "object": "chat.completion",
+            "created": self._created_s,
+            "model": self._model_id,
+            "choices": choices,
+            "usage": usage_object(tally.total),
+        }
+        return _DUMP(document).encode("utf-8", "replace")
+
+
+@final
+class _GatheredChoice:
+    """One choice of a whole answer."""
+
+    __slots__ = ("_calls", "_logprobs", "_reasoning", "_text")
+
+    def __init__(self) -> None:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._logprobs: list[TokenLogprob] = []
 
     def add(self, chunk: Chunk) -> None:
-        """Take a piece of output."""
         if chunk.text:
             self._text.append(chunk.text)
         if chunk.reasoning:
@@ -155,9 +196,7 @@ class ChatAnswer:
             call["name"] = call["name"] or delta.name or ""
             call["arguments"] += delta.arguments
 
-    def document(self, finished: Finished, elapsed_s: float) -> bytes:
-        """Give the whole answer as JSON."""
-        del elapsed_s
+    def document(self, index: int, reason: FinishReason) -> dict[str, Any]:
         text = "".join(self._text)
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if self._reasoning:
@@ -172,21 +211,12 @@ class ChatAnswer:
                 }
                 for _, call in sorted(self._calls.items())
             ]
-        choice: dict[str, Any] = {
-            "index": 0,
+        return {
+            "index": index,
             "message": message,
             "logprobs": {"content": logprob_entries(self._logprobs)} if self._logprobs else None,
-            "finish_reason": finished.reason,
+            "finish_reason": reason,
         }
-        document = {
-            "id": self._command_id,
-            "object": "chat.completion",
-            "created": self._created_s,
-            "model": self._model_id,
-            "choices": [choice],
-            "usage": usage_object(finished.usage),
-        }
-        return _DUMP(document).encode("utf-8", "replace")
 
 
 _DUMP: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -325,7 +325,7 @@ def test_slow_reader_is_cut_when_too_much_waits_for_it(caplog: pytest.LogCapture
         with reader_that_stops(api):
             await until(lambda: "too slow" in caplog.text)
             await until(lambda: api.app.n_open == 0)
-        assert api.daemon.inference.n_closed_early == 1
+        await until(lambda: api.daemon.inference.n_closed_early == 1)
 
     with_api(story, daemon)
     assert "bytes wait for it" in caplog.text

@@ -1,0 +1,80 @@
+"""Several answers to one request: their tasks, and what they take together. Pure.
+
+Choices are numbered prompt by prompt: of `n` choices a prompt, those of the first come first.
+"""
+
+from typing import Final, final
+
+from protocol.data_frames import Usage
+from protocol.ids import further_command_id
+from protocol.tasks import ChatTask
+from skulkd.api.dialects.fields import Fields, read_integer
+
+MAX_CHOICES: Final = 16
+"""All the slots that an instance has by default."""
+
+
+def read_n(body: Fields) -> int:
+    """Read how many choices are wanted of each prompt.
+
+    Raises:
+        RequestError: `request.invalid`.
+    """
+    n = read_integer(body, "n", 1, MAX_CHOICES)
+    return 1 if n is None else n
+
+
+def copies(task: ChatTask, n: int) -> tuple[ChatTask, ...]:
+    """Give `n` tasks that ask for the same and answer independently.
+
+    The first is the task itself. A seed goes up by one a choice: with one seed for all, all would
+    say the same.
+    """
+    return (task, *(_copy(task, number) for number in range(1, n)))
+
+
+def _copy(task: ChatTask, number: int) -> ChatTask:
+    seed = task.sampling.seed
+    sampling = task.sampling
+    if seed is not None:
+        sampling = sampling.model_copy(update={"seed": (seed + number) & 0xFFFFFFFF})
+    command_id = further_command_id(task.command_id, number)
+    return task.model_copy(update={"command_id": command_id, "sampling": sampling})
+
+
+@final
+class UsageTally:
+    """The tokens of all choices together; a prompt counts once, however many it has.
+
+    Args:
+        n_choices: Of all prompts.
+        n_each: Choices a prompt.
+    """
+
+    __slots__ = ("_n_each", "_n_left", "_total")
+
+    def __init__(self, n_choices: int = 1, n_each: int = 1) -> None:
+        self._n_left = n_choices
+        self._n_each = n_each
+        self._total = Usage(0, 0)
+
+    @property
+    def is_complete(self) -> bool:
+        """Every choice has been added."""
+        return self._n_left == 0
+
+    @property
+    def total(self) -> Usage:
+        """Of those added so far, without times: choices run side by side."""
+        return self._total
+
+    def add(self, choice: int, usage: Usage) -> None:
+        """Add a choice that has finished."""
+        self._n_left -= 1
+        total = self._total
+        brings_prompt = choice % self._n_each == 0
+        self._total = Usage(
+            total.prompt_tokens + (usage.prompt_tokens if brings_prompt else 0),
+            total.completion_tokens + usage.completion_tokens,
+            total.cached_tokens + (usage.cached_tokens if brings_prompt else 0),
+        )
