@@ -5,7 +5,8 @@ is one turn to a model. Nothing is kept between requests here, so a client hands
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any, Final, cast, final
 
 from protocol.tasks import ChatMessage, ToolCall
@@ -73,9 +74,8 @@ class Conversation:
         system = "\n\n".join(text for text in self._system if text)
         if not self._turns and not system:
             refuse("input", "holds nothing that a model reads", "Send at least one message.")
-        return (
-            *((ChatMessage(role="system", content=system),) if system else ()), *self._turns
-        )  # fmt: skip
+        told = (ChatMessage(role="system", content=system),) if system else ()
+        return (*told, *_joined(self._turns))
 
     def _read_items(self, value: object) -> None:
         if not isinstance(value, list):
@@ -148,6 +148,15 @@ class Conversation:
                 tool_calls=tuple(calls),
             )
             self._turns.append(turn)
+
+
+def _joined(turns: list[ChatMessage]) -> Iterator[ChatMessage]:
+    """Make one turn of what a user says in one go: some templates demand that turns alternate."""
+    for is_user, group in groupby(turns, key=lambda turn: turn.role == "user"):
+        if is_user:
+            yield ChatMessage(role="user", content="\n\n".join(turn.content for turn in group))
+        else:
+            yield from group
 
 
 def _content(value: object, place: str) -> str:

@@ -126,15 +126,15 @@ class ResponseStream:
         if self._has_begun:
             return b""
         self._has_begun = True
-        response = {"response": self._response("in_progress")}
-        created = self._event("response.created", response)
-        return created + self._event("response.in_progress", response)
+        response = dumped(self._response("in_progress"))
+        created = self._whole("response.created", response)
+        return created + self._whole("response.in_progress", response)
 
     def keep_alive(self) -> bytes:
         """Give an event that says nothing new: clients do not count comments as life."""
         if not self._has_begun:
             return self.begin()
-        return self._event("response.in_progress", {"response": self._response("in_progress")})
+        return self._whole("response.in_progress", dumped(self._response("in_progress")))
 
     def start(self, started: Started) -> bytes:
         """Give what begins the response, unless it has begun."""
@@ -156,7 +156,7 @@ class ResponseStream:
         """Give the events that end the response."""
         events: list[bytes] = [] if self._has_begun else [self.begin()]
         response = self.response(finished, elapsed_s, events)
-        events.append(self._event(f"response.{response['status']}", {"response": response}))
+        events.append(self._whole(f"response.{response['status']}", dumped(response)))
         return b"".join(events)
 
     def response(self, finished: Finished, elapsed_s: float, events: list[bytes]) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class ResponseStream:
             self._open = None
         failure = {**error, "code": _failure_code(error)}
         response = self._response("failed", error=failure)
-        return begin + self._event("response.failed", {"response": response})
+        return begin + self._whole("response.failed", dumped(response))
 
     def _response(self, status: str, **changes: object) -> dict[str, Any]:
         head = self._head
@@ -203,6 +203,15 @@ class ResponseStream:
             **head.settings,
             **changes,
         }
+
+    def _whole(self, kind: str, response: bytes) -> bytes:
+        """Give an event with the whole response."""
+        number, name = self._n_events, kind.encode()
+        self._n_events += 1
+        return (
+            b'event: %b\ndata: {"type":"%b","response":%b,"sequence_number":%d}\n\n'
+            % (name, name, response, number)
+        )  # fmt: skip
 
     def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
         event = {"type": kind, **fields, "sequence_number": self._n_events}
@@ -318,7 +327,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     """Give the token counts; engines do not say which of the output is reasoning."""
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,

@@ -127,6 +127,13 @@ def test_a_call_and_its_output_by_turns_are_turns_of_their_own() -> None:
     assert [turn.role for turn in turns] == ["assistant", "tool", "assistant", "tool"]
 
 
+def test_what_a_user_says_in_several_messages_is_one_turn() -> None:
+    """Agents tell of the place they work in first, and some templates want turns to alternate."""
+    context, question = {"role": "user", "content": "c"}, {"role": "user", "content": "q"}
+    turns = read(input=[context, {"role": "developer", "content": "d"}, question]).messages
+    assert [(turn.role, turn.content) for turn in turns] == [("system", "d"), ("user", "c\n\nq")]
+
+
 def test_reasoning_is_read_where_it_can_be_read() -> None:
     said = {"role": "assistant", "content": "x"}
 

@@ -1,0 +1,80 @@
+"""Requests for responses, mutated in several places at once: a task, or a refusal by name."""
+
+import copy
+import random
+from typing import Any, Final
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from protocol.errors import RequestError
+from protocol.ids import CommandId
+from skulkd.api.dialects.openai_responses import parse_responses
+from tests.support.junk import JUNK, places
+
+COMMAND: Final = CommandId("aaaaaa-aaaaaaaaaaaaaaaaaaaa")
+TOOL: Final = {"type": "function", "name": "run", "parameters": {"type": "object"}}
+AGENT: Final[dict[str, Any]] = {
+    "model": "a/b",
+    "stream": True,
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "reasoning": {"effort": "high", "summary": "auto"},
+    "text": {"format": {"type": "json_schema", "name": "s", "schema": {}}, "verbosity": "low"},
+    "tools": [TOOL, {"type": "namespace", "name": "ns", "tools": [TOOL]}, {"type": "web_search"}],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [TOOL]},
+    "metadata": {"k": "v"},
+    "input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "d"}]},
+        {"type": "message", "role": "user", "content": "q"},
+        {"type": "reasoning", "summary": [], "encrypted_content": "skulk:hm"},
+        {"type": "function_call", "call_id": "c", "name": "run", "namespace": "ns"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text"}]},
+        {"type": "custom_tool_call", "call_id": "d", "name": "patch", "input": "@@"},
+        {"type": "custom_tool_call_output", "call_id": "d", "output": "ok"},
+        {"type": "web_search_call", "id": "w"},
+    ],
+}
+
+
+def mutated(chance: random.Random) -> dict[str, Any]:
+    """Copy the request with something removed, replaced or moved at one to four places."""
+    body = copy.deepcopy(AGENT)
+    for _ in range(chance.randint(1, 4)):
+        all_places = list(places(body))
+        place, other = chance.choice(all_places), chance.choice(all_places)
+        parent = _at(body, place[:-1])
+        match chance.randrange(3):
+            case 0:
+                del parent[place[-1]]
+            case 1:
+                parent[place[-1]] = copy.deepcopy(chance.choice(JUNK))
+            case _:
+                parent[place[-1]] = copy.deepcopy(_at(body, other))
+        if not body:
+            break
+    return body
+
+
+def _at(body: dict[str, Any], place: tuple[str | int, ...]) -> Any:  # ruff: ignore[any-type]  JSON
+    value: Any = body
+    for key in place:
+        value = value[key]
+    return value
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=2_000, deadline=None)
+def test_a_mutated_request_is_a_task_or_a_refusal_by_name(chance: random.Random) -> None:
+    refusal: RequestError | None = None
+    try:
+        assert parse_responses(mutated(chance), command_id=COMMAND).task.messages
+    except RequestError as error:
+        refusal = error
+    except ValidationError:
+        return  # the shell names the field of a task that a wire type refuses
+    if refusal is not None:
+        assert refusal.details["param"]
+        assert refusal.remediation
+        assert len(refusal.message) < 300
