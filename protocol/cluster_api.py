@@ -21,7 +21,7 @@ from protocol.ids import (
     NodeIdField,
     TokenIdField,
 )
-from protocol.nodes import Presence, Role
+from protocol.nodes import Eligibility, Presence, Role
 from protocol.state import Policy
 
 # ---- The cluster -------------------------------------------------------------------------------
@@ -45,6 +45,8 @@ class MemberView(ControlModel):
     presence: Presence
     since_ms: int
     """When `presence` came to be."""
+    eligibility: Eligibility = "eligible"
+    """Whether models may be placed on it, and while they may not whether any is left there."""
     liveness: Liveness
     is_self: bool = False
     """It is the node that answers."""

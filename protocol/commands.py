@@ -67,6 +67,26 @@ class RemoveMember(FrozenModel):
     node_id: NodeIdField
 
 
+class DrainNode(FrozenModel):
+    """Place nothing on a node any more, and stop what runs there once it has answered."""
+
+    kind: Literal["drain_node"] = "drain_node"
+    command_id: CommandIdField
+    node_id: NodeIdField
+    drain_ms: DrainMs
+    instances: Annotated[tuple[InstanceIdField, ...], Field(max_length=512)] | None = None
+    """Those that the operator has seen it would stop: refused when others run there by now. None
+    stops whatever runs there."""
+
+
+class UndrainNode(FrozenModel):
+    """Let a node that was drained take placements again."""
+
+    kind: Literal["undrain_node"] = "undrain_node"
+    command_id: CommandIdField
+    node_id: NodeIdField
+
+
 class CreateJoinToken(FrozenModel):
     """Make an invitation valid; only the public half of its key travels."""
 
@@ -249,6 +269,8 @@ Command = Annotated[
     | ReportLoss
     | ReportLeave
     | RemoveMember
+    | DrainNode
+    | UndrainNode
     | CreateJoinToken
     | RevokeJoinToken
     | SettleTerm

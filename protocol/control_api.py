@@ -175,6 +175,8 @@ class InstanceView(ControlModel):
     model_id: ModelIdField
     phase: Phase
     desired: DesiredPhase
+    drain_ms: int = 0
+    """Once it is to stop: how long what it is answering may take to end."""
     attempt: int
     plan: Plan
     runners: tuple[RunnerView, ...] = ()

@@ -85,6 +85,20 @@ class MemberRemoved(FrozenModel):
     node_id: NodeIdField
 
 
+class NodeDrainStarted(FrozenModel):
+    """Nothing is placed on a member any more, until its drain ends."""
+
+    kind: Literal["node_drain_started"] = "node_drain_started"
+    node_id: NodeIdField
+
+
+class NodeDrainEnded(FrozenModel):
+    """A member that was drained takes placements again."""
+
+    kind: Literal["node_drain_ended"] = "node_drain_ended"
+    node_id: NodeIdField
+
+
 class JoinTokenCreated(FrozenModel):
     """An invitation is valid from here on."""
 
@@ -213,6 +227,8 @@ Event = Annotated[
     | MemberLeft
     | MemberReturned
     | MemberRemoved
+    | NodeDrainStarted
+    | NodeDrainEnded
     | JoinTokenCreated
     | JoinTokenRevoked
     | MemberFactsReported

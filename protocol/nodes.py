@@ -19,6 +19,10 @@ Presence = Literal["joining", "present", "lost", "left"]
 """What the cluster has agreed on: the node was admitted and has not come yet; takes part; was not
 heard of for too long; said goodbye. Those that are `lost` or `left` return by themselves."""
 
+Eligibility = Literal["eligible", "draining", "drained"]
+"""Whether models may be placed on a node: they may; they may not, and some are still stopping
+there; they may not, and none is left."""
+
 PublicKeyField = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """A CURVE public key, 32 bytes, in hexadecimal."""
 AddressField = Annotated[str, StringConstraints(pattern=r"^\S+:[0-9]{1,5}$", max_length=261)]
@@ -122,6 +126,8 @@ class Member(FrozenModel):
     presence: Presence = "present"
     since_ms: int = 0
     """When `presence` came to be."""
+    drain_since_ms: int | None = None
+    """Since when nothing is placed on it, by an operator's word; None where models may be."""
     facts: NodeFacts | None = None
     """None until the node's first probe pass has been reported."""
     capabilities: NodeCapabilities = NodeCapabilities()

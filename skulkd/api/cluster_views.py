@@ -26,6 +26,7 @@ from skulkd.api.node_names import name_of
 from skulkd.cluster.guests import Stranger
 from skulkd.cluster.link_views import Duplicate, LinkViews
 from skulkd.cluster.roles import MasterView
+from skulkd.core.drain_decisions import eligibility_of
 from skulkd.core.link_rtt import RttOf, no_rtt
 
 
@@ -140,6 +141,7 @@ def member_views(
                 role=member.role,
                 presence=member.presence,
                 since_ms=member.since_ms,
+                eligibility=eligibility_of(state, node_id),
                 liveness=liveness_of_member(member, is_heard=is_self or master.is_alive(node_id)),
                 is_self=is_self,
                 is_master=node_id == master_id,

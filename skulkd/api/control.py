@@ -20,6 +20,7 @@ from protocol.control_api import (
     PlaceInstanceBody,
     PreviewsDocument,
 )
+from protocol.drain_api import MAX_DRAIN_S
 from protocol.errors import PlacementError, RequestError, SkulkError, error_of
 from protocol.ids import CommandId, InstanceId, ModelId, parse_command_id, parse_model_id
 from protocol.instances import Instance
@@ -29,7 +30,7 @@ from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.errors import Attachments, DocumentedError, invalid_body
 from skulkd.api.http import Answer, Reply, Request, json_reply
 from skulkd.api.json_body import decode_object
-from skulkd.api.query import refuse_unknown
+from skulkd.api.query import refuse_unknown, whole_number
 from skulkd.api.views import instance_view
 
 BodyT = TypeVar("BodyT", bound=FrozenModel)
@@ -117,11 +118,23 @@ class InstanceRoutes:
         return json_reply(view, camel=True)
 
     async def stop(self, request: Request) -> Answer:
-        """`DELETE /instance/{instance_id}`."""
+        """`DELETE /instance/{instance_id}`: now, or once it has answered (`drain_s`)."""
         instance = find_instance(self._deps, request)
-        command_id = mint(self._deps, request)
-        command = StopInstance(command_id=command_id, instance_id=instance.instance_id)
-        return await self._about(instance, command, "Stopping.")
+        drain_s = whole_number(request, "drain_s", 0)
+        if drain_s > MAX_DRAIN_S:
+            raise RequestError(
+                "request.invalid",
+                f"`drain_s` is {drain_s}, the most is {MAX_DRAIN_S}",
+                remediation="Give the seconds that running requests may take to end.",
+                details={"param": "drain_s"},
+            )
+        command = StopInstance(
+            command_id=mint(self._deps, request),
+            instance_id=instance.instance_id,
+            drain_ms=drain_s * 1000,
+        )
+        at_latest = f" once it has answered, in {drain_s} s at the latest" if drain_s else ""
+        return await self._about(instance, command, f"Stopping{at_latest}.")
 
     async def retry(self, request: Request) -> Answer:
         """`POST /instance/{instance_id}/retry`: another attempt, now, of one that is not ready."""

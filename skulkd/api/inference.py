@@ -45,7 +45,7 @@ _Call = TypeVar("_Call", bound=ChatCall)
 _Parse = Callable[..., _Call]
 """Takes the fields of a body, and the `command_id`."""
 
-_RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.gone"})
+_RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.draining", "engine.gone"})
 _BUSY_RETRY_S: Final = 1
 _COPY_BYTES: Final = 64 << 10
 _SHOWN_KINDS: Final = 10

@@ -34,7 +34,8 @@ class Inference(Protocol):
         """Serve one task: `Started`, `Chunk`s in order, then exactly one terminal.
 
         Nothing is raised but `CancelledError`; closing the iterator cancels the task and frees
-        its slot. A terminal with `engine.busy` or `engine.gone` before `Started` may be retried.
+        its slot. A terminal with `engine.busy`, `engine.draining` or `engine.gone` before
+        `Started` may be retried.
 
         Args:
             instance_id: Of the instance that serves it.

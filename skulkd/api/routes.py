@@ -12,6 +12,7 @@ from skulkd.api.cluster import ClusterRoutes
 from skulkd.api.control import InstanceRoutes
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.dialects.chat_dialect import Dialect
+from skulkd.api.drain import DrainRoutes
 from skulkd.api.http import Handler
 from skulkd.api.inference import ChatService
 from skulkd.api.logs import LogRoutes
@@ -71,6 +72,7 @@ class Services:
     models: ModelRoutes
     store: StoreRoutes
     cluster: ClusterRoutes
+    drains: DrainRoutes
     logs: LogRoutes
     ops: OpsRoutes
     metrics: MetricsRoute
@@ -87,6 +89,7 @@ class Services:
             models=ModelRoutes(deps),
             store=StoreRoutes(deps, others),
             cluster=ClusterRoutes(deps, others),
+            drains=DrainRoutes(deps),
             logs=LogRoutes(deps, others),
             ops=OpsRoutes(deps),
             metrics=MetricsRoute(deps),
@@ -218,6 +221,8 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _get("/instance/{instance_id}", "read", instances.show),
         _delete("/instance/{instance_id}", "operate", instances.stop),
         _get("/v1/nodes", "read", cluster.nodes),
+        _post("/v1/nodes/{node}/drain", "operate", services.drains.drain),
+        _delete("/v1/nodes/{node}/drain", "operate", services.drains.undrain),
         _post("/v1/cluster/join", "admin", cluster.join),
         _get("/v1/cluster/tokens", "admin", cluster.tokens),
         _delete("/v1/cluster/tokens/{token_id}", "admin", cluster.revoke_token),

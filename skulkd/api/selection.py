@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.control_api import LoadingDocument
-from protocol.errors import ClusterError, PlacementError, RequestError, SkulkError
+from protocol.errors import ClusterError, EngineError, PlacementError, RequestError, SkulkError
 from protocol.ids import InstanceId, ModelId, NodeId
 from protocol.instances import LOADING_PHASES, PHASE_ORDER, Instance
 from protocol.readings import PhaseProgress, Readings
@@ -15,6 +15,7 @@ from skulkd.api.errors import Attachments, DocumentedError
 
 _RETRY_LOW_S: Final = 1
 _RETRY_HIGH_S: Final = 30
+_DRAINING_RETRY_S: Final = 5
 _UNREACHABLE_RETRY_S: Final = 5
 """A node that was cut off for a moment is back by then, as a rule."""
 
@@ -56,7 +57,7 @@ def choose(
 
     Raises:
         SkulkError: `request.model_not_found`, `request.instance_loading`, `placement.failed`,
-            `cluster.instance_unreachable`.
+            `cluster.instance_unreachable`, `engine.draining`.
     """
     placed = [item for item in state.instances.values() if item.model_id == model_id]
     ready = [item for item in placed if item.phase == "ready" and sight.reaches(item)]
@@ -132,6 +133,9 @@ def _why_not(
                 ),
                 Attachments(failure=failure),
             )
+    for instance in placed:
+        if instance.drain_ms and instance.desired == "stopped":
+            return _draining(instance)
     return RequestError(
         "request.model_not_found",
         f"No instance found for model {model_id}. Place it with: skulk place {model_id}",
@@ -152,6 +156,17 @@ def _unreachable(state: ClusterState, instance: Instance, sight: Sight) -> Skulk
         f"skulk place {instance.model_id}",
         details={"instance_id": instance.instance_id, "node_id": away[0]},
         retry_after_s=_UNREACHABLE_RETRY_S,
+    )
+
+
+def _draining(instance: Instance) -> SkulkError:
+    return EngineError(
+        "engine.draining",
+        f"{instance.model_id} is being stopped: its instance ends what it is answering, and takes "
+        "no more",
+        remediation=f"Ask again in a moment, or place it anew: skulk place {instance.model_id}",
+        details={"instance_id": instance.instance_id},
+        retry_after_s=_DRAINING_RETRY_S,
     )
 
 

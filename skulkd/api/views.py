@@ -46,6 +46,7 @@ def instance_view(
         model_id=instance.model_id,
         phase=instance.phase,
         desired=instance.desired,
+        drain_ms=instance.drain_ms,
         attempt=instance.attempt,
         plan=instance.plan,
         runners=tuple(

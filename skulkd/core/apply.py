@@ -35,6 +35,8 @@ from protocol.events import (
     MemberLost,
     MemberRemoved,
     MemberReturned,
+    NodeDrainEnded,
+    NodeDrainStarted,
     RunnerPhaseChanged,
     SequencedEvent,
     SettingsChanged,
@@ -135,6 +137,8 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
             | "member_returned"
             | "member_removed"
             | "member_facts_reported"
+            | "node_drain_started"
+            | "node_drain_ended"
             | "join_token_created"
             | "join_token_revoked"
         ):
@@ -151,6 +155,8 @@ def _member_changes(
     | MemberReturned
     | MemberRemoved
     | MemberFactsReported
+    | NodeDrainStarted
+    | NodeDrainEnded
     | JoinTokenCreated
     | JoinTokenRevoked,
     at_ms: int,
@@ -169,6 +175,9 @@ def _member_changes(
             return _present(state, event.node_id, "present", at_ms)
         case MemberRemoved():
             return _removed(state, event, at_ms)
+        case NodeDrainStarted() | NodeDrainEnded():
+            since_ms = at_ms if event.kind == "node_drain_started" else None
+            return _changed_member(state, event.node_id, {"drain_since_ms": since_ms})
         case JoinTokenCreated():
             return {"join_tokens": {**state.join_tokens, event.token.token_id: event.token}}
         case JoinTokenRevoked():

@@ -14,6 +14,7 @@ from protocol.commands import (
     Command,
     CreateApiKey,
     CreateJoinToken,
+    DrainNode,
     RemoveCard,
     RemoveMember,
     ReportDownload,
@@ -23,6 +24,7 @@ from protocol.commands import (
     RevokeApiKey,
     RevokeJoinToken,
     SettleTerm,
+    UndrainNode,
 )
 from protocol.errors import ClusterError, RequestError, StoreError
 from protocol.events import (
@@ -39,6 +41,7 @@ from protocol.ids import NodeId
 from protocol.readings import Readings
 from protocol.state import ApiKey, ClusterState, DownloadOutcome
 from skulkd.core import (
+    drain_decisions,
     instance_decisions,
     invitation_decisions,
     member_decisions,
@@ -100,6 +103,8 @@ def decide(
             | "report_loss"
             | "report_leave"
             | "remove_member"
+            | "drain_node"
+            | "undrain_node"
             | "create_join_token"
             | "revoke_join_token"
             | "settle_term"
@@ -115,6 +120,8 @@ def _decide_membership(
     | ReportLoss
     | ReportLeave
     | RemoveMember
+    | DrainNode
+    | UndrainNode
     | CreateJoinToken
     | RevokeJoinToken
     | SettleTerm,
@@ -131,6 +138,10 @@ def _decide_membership(
             return member_decisions.remove(state, command, now_ms=now_ms)
         case SettleTerm():
             return member_decisions.settle(state, command)
+        case DrainNode():
+            return drain_decisions.drain(state, command)
+        case UndrainNode():
+            return drain_decisions.undrain(state, command)
         case CreateJoinToken():
             return invitation_decisions.create(state, command, now_ms=now_ms)
         case RevokeJoinToken():

@@ -15,7 +15,7 @@ from protocol.commands import (
     RetryInstance,
     StopInstance,
 )
-from protocol.errors import PlacementError, RequestError
+from protocol.errors import PlacementError, RequestError, error_of
 from protocol.events import (
     Event,
     InstanceFailed,
@@ -41,6 +41,7 @@ from skulkd.core.placement.explain import outcome_error, size_text, sum_text
 from skulkd.core.placement.files import holders_in
 from skulkd.core.placement.memory_fit import lack_in_all_bytes
 from skulkd.core.placement.planner import plan, replan
+from skulkd.core.placement.refusals import draining
 
 MAX_INSTANCES: Final = 512
 MAX_SLOTS: Final = 256
@@ -124,7 +125,8 @@ def retry(state: ClusterState, command: RetryInstance) -> tuple[Event, ...]:
     Raises:
         PlacementError: `placement.not_live` for an instance that is not known or is being stopped,
             `placement.busy` when it is at another attempt than the command says,
-            `placement.no_fit` when others have been placed where it was.
+            `placement.no_fit` when others have been placed where it was,
+            `placement.node_draining` when one of its nodes is being drained.
     """
     instance = _known(state, command.instance_id)
     if _liveness(instance) == "stopping":
@@ -142,6 +144,7 @@ def retry(state: ClusterState, command: RetryInstance) -> tuple[Event, ...]:
             details={"attempt": instance.attempt},
         )
     if _liveness(instance) == "failed":
+        _check_eligible(state, instance)
         _check_room(state, instance)
     return (InstanceRetried(instance_id=instance.instance_id, attempt=instance.attempt + 1),)
 
@@ -318,6 +321,14 @@ def _confirm(
             "reserved_bytes": memory.reserved_bytes,
         },
     )
+
+
+def _check_eligible(state: ClusterState, instance: Instance) -> None:
+    """Refuse to bring back what failed on a node that has been drained since."""
+    for shard in instance.plan.shards:
+        member = state.members.get(shard.node_id)
+        if member is not None and member.drain_since_ms is not None:
+            raise error_of(draining(member).error)
 
 
 def _check_room(state: ClusterState, instance: Instance) -> None:

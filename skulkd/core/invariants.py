@@ -26,6 +26,8 @@ from protocol.events import (
     MemberLost,
     MemberRemoved,
     MemberReturned,
+    NodeDrainEnded,
+    NodeDrainStarted,
     RunnerPhaseChanged,
     SequencedEvent,
     TermSettled,
@@ -95,7 +97,13 @@ def _unknown(state: ClusterState, sequenced: SequencedEvent) -> Iterator[str]:
 def _about_members(state: ClusterState, event: Event) -> tuple[bool, str] | None:
     match event:
         case (
-            MemberFactsReported() | MemberLost() | MemberLeft() | MemberReturned() | MemberRemoved()
+            MemberFactsReported()
+            | MemberLost()
+            | MemberLeft()
+            | MemberReturned()
+            | MemberRemoved()
+            | NodeDrainStarted()
+            | NodeDrainEnded()
         ):
             return event.node_id in state.members, event.node_id
         case MemberJoined():

@@ -11,14 +11,16 @@ its shell (worker/supervisor) executes them. One machine is one attempt of one r
     spawn     SpawnProcess   Spawned                  10 s in all
     load      WatchLoad      Loaded                   60 s, more for large models
     probe     ProbeEngine    ProbeAnswered            60 s in all
-    ready     -              Stop, Exited             none: nothing is awaited
+    ready     -              Stop, Drained, Exited    none; once it drains, the end of that
     stopping  SignalGroup    GroupGone                5 s from SIGTERM to SIGKILL
     stopped   -              terminal: after Stop
     failed    -              terminal: after a failure, which may come in every phase
 
 A failure is said at once (`FailureReached`), before the process group is gone: an operator learns
 of it within 2 s, while the memory it held is free only at the terminal. Deadlines measure the
-absence of progress, never total time: a slow load is left alone. `Stop` is honoured in every phase.
+absence of progress, never total time: a slow load is left alone. `Stop` is honoured in every phase;
+one that is ready may be given time for the requests that it has, and then stays `ready` until they
+have ended (`Drained`) or the time is over. A further `Stop` may shorten it.
 Without a process the machine ends at once; with one only when its whole group is gone, and from
 SIGTERM on SIGKILL is repeated every 5 s, so that the machine always has a deadline until it ends.
 A spawn under way cannot be called back: its outcome is awaited, then torn down.
@@ -85,6 +87,14 @@ class RunnerSpec:
 class Stop:
     """Somebody no longer wants the runner, in whatever phase it is."""
 
+    drain_s: float = 0.0
+    """How long a ready one may go on with the requests that it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """The last request of a runner that takes no further ones has ended."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactReady:
@@ -138,6 +148,7 @@ class GroupGone:
 
 Input = (
     Stop
+    | Drained
     | ArtifactReady
     | Staged
     | Spawned
@@ -204,6 +215,11 @@ class CancelStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseRequests:
+    """Take no further request; answer Drained when the last one has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SignalGroup:
     """Send a signal to the whole process group; answer GroupGone once it is empty."""
 
@@ -219,6 +235,7 @@ Effect = (
     | WatchLoad
     | ProbeEngine
     | CancelStep
+    | RefuseRequests
     | SignalGroup
 )
 
@@ -235,7 +252,7 @@ class RunnerMachine:
         now: Monotonic seconds.
         deadlines: How long each phase may go without progress.
 
-    Invariant: `deadline` is None only in `ready` and once `ended`.
+    Invariant: `deadline` is None only in `ready`, until it drains, and once `ended`.
     """
 
     def __init__(self, spec: RunnerSpec, *, now: float, deadlines: Deadlines | None = None) -> None:
@@ -304,7 +321,9 @@ class RunnerMachine:
             return []
         match given:
             case Stop():
-                return self._stop(now)
+                return self._stop(given, now)
+            case Drained():
+                return self._drained(now)
             case Exited():
                 return self._exited(given, now)
             case GroupGone():
@@ -325,6 +344,8 @@ class RunnerMachine:
             return []
         if self._phase == "pending":
             return self._enter("download", now)
+        if self._phase == "ready":
+            return self._tear_down(now, signal="SIGTERM", step_over=False)
         if self._phase == "stopping":
             self._deadline = now + self._deadlines.terminate_s
             if self._process == "alive":
@@ -453,8 +474,20 @@ class RunnerMachine:
             now
         )
 
-    def _stop(self, now: float) -> list[Effect]:
+    def _stop(self, given: Stop, now: float) -> list[Effect]:
         if self._phase == "stopping":
+            return []
+        if self._phase != "ready" or given.drain_s <= 0.0:
+            return self._tear_down(now, signal="SIGTERM", step_over=False)
+        until = now + given.drain_s
+        if self._deadline is not None:
+            self._deadline = min(self._deadline, until)
+            return []
+        self._deadline = until
+        return [RefuseRequests()]
+
+    def _drained(self, now: float) -> list[Effect]:
+        if self._phase != "ready" or self._deadline is None:
             return []
         return self._tear_down(now, signal="SIGTERM", step_over=False)
 

@@ -109,6 +109,7 @@ def admit(state: ClusterState, command: AdmitMember, *, now_ms: int) -> tuple[Ev
         role=command.role,
         presence="present" if command.token_id is None else "joining",
         since_ms=now_ms,
+        drain_since_ms=None if known is None else known.drain_since_ms,
     )
     return (MemberJoined(member=member, token_id=command.token_id),)
 

@@ -16,7 +16,7 @@ What each pair leads to:
     running, attempt n  attempt n, stopped           ForgetRunner, then as with nothing
     running, attempt n  another attempt, alive       StopRunner; its memory is needed
     running, attempt n  another attempt, ended       ForgetRunner, then as with nothing
-    stopped             alive                        StopRunner
+    stopped             alive                        StopRunner, with the time for its requests
     stopped             ended, or nothing            ForgetRunner, ReportGone
     whatever            stopping                     none; it ends by itself
     not at all          alive                        StopRunner
@@ -55,6 +55,8 @@ class DesiredRunner:
     key: RunnerKey
     wanted: bool
     """False: the instance is being stopped, and waits for the word that this rank is gone."""
+    drain_s: float = 0.0
+    """While it is not wanted: how long what it is answering may take."""
     plan: Plan
     card: ModelCard
     delay_s: float = 0.0
@@ -84,6 +86,9 @@ class StopRunner:
 
     key: RunnerKey
     reason: StopReason
+    drain_s: float = 0.0
+    """How long its running requests may take. It is said anew at each look while they do: the
+    machine counts from the first time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +139,7 @@ def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner
                 DesiredRunner(
                     key=RunnerKey(instance.instance_id, shard.rank, instance.attempt),
                     wanted=wanted,
+                    drain_s=0.0 if wanted else instance.drain_ms / 1000,
                     plan=instance.plan,
                     card=instance.card,
                     delay_s=backoff_s(state, instance) if wanted else 0.0,
@@ -184,17 +190,19 @@ def _wanted(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:
 
 
 def _unwanted(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:
-    actions = _discard(present, "unwanted")
+    actions = _discard(present, "unwanted", drain_s=want.drain_s)
     if all(runner.phase in ENDED_PHASES for runner in present):
         actions.append(ReportGone(key=want.key))
     return actions
 
 
-def _discard(runners: list[ObservedRunner], reason: StopReason) -> list[Action]:
+def _discard(
+    runners: list[ObservedRunner], reason: StopReason, *, drain_s: float = 0.0
+) -> list[Action]:
     actions: list[Action] = []
     for runner in runners:
         if runner.phase in ENDED_PHASES:
             actions.append(ForgetRunner(key=runner.key))
         elif runner.phase != "stopping":
-            actions.append(StopRunner(key=runner.key, reason=reason))
+            actions.append(StopRunner(key=runner.key, reason=reason, drain_s=drain_s))
     return actions

@@ -67,6 +67,8 @@ def _speakers(state: ClusterState, command: Command) -> frozenset[NodeId] | None
             | "revoke_api_key"
             | "change_settings"
             | "remove_member"
+            | "drain_node"
+            | "undrain_node"
             | "revoke_join_token"
         ):
             return None

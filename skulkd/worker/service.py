@@ -351,7 +351,7 @@ class WorkerService:
                 self._runners[action.runner.key] = runner
                 runner.start()
             case StopRunner():
-                self._runners[action.key].stop()
+                self._runners[action.key].drain(action.drain_s)
             case ForgetRunner():
                 del self._runners[action.key]
                 self._around.table.drop_runner(

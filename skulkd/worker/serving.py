@@ -6,7 +6,7 @@ engine, a stopping node) is woken in that await, and says the reason as its term
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar, final
 
 from engines.base import EngineClient
@@ -87,6 +87,8 @@ class Serving:
         self._client = client
         self._slots = slots
         self._streams: dict[CommandId, OpenStream] = {}
+        self._on_drained: Callable[[], None] | None = None
+        """Called when the last task has ended; None unless it drains."""
         self.throughput = Throughput()
         """Of all its answers."""
 
@@ -141,6 +143,16 @@ class Serving:
         stream.end(error)
         return True
 
+    def drain(self, error: ErrorBody, on_drained: Callable[[], None]) -> None:
+        """Refuse every later task with an error, and let those that are here go on.
+
+        Args:
+            error: What later ones are refused with.
+            on_drained: Called once the last one has ended; not if there is none now.
+        """
+        self._slots.refuse(error)
+        self._on_drained = on_drained
+
     def close(self, error: ErrorBody) -> None:
         """End every task, and refuse every later one, with an error."""
         self._slots.close(error)
@@ -157,6 +169,8 @@ class Serving:
             if admission is not None:
                 self._slots.release(admission)
             del self._streams[task.command_id]
+            if self._on_drained is not None and not self._streams:
+                self._on_drained()
 
 
 def _doubled(task: ChatTask) -> ErrorBody:

@@ -79,6 +79,8 @@ class Slots:
         self._waiters: dict[int, asyncio.Future[_Signal]] = {}
         self._admitted_early: set[int] = set()
         """Admitted between the request to count and the moment the task woke up to do so."""
+        self._refused_by: ErrorBody | None = None
+        """For those that come from now on; None while they are taken."""
         self._closed_by: ErrorBody | None = None
 
     @property
@@ -102,9 +104,11 @@ class Slots:
         Raises:
             EngineError: `engine.busy` when too many wait; what counting the prompt raised.
             RequestError: `request.context_length_exceeded`.
-            SkulkError: What `close` was called with.
+            SkulkError: What `close` or `refuse` was called with.
         """
         self._check_open()
+        if self._refused_by is not None:
+            raise error_of(self._refused_by)
         began_s = self._clock.monotonic_s()
         if self._queue.n_queued >= self._limits.max_queued:
             raise self._busy()
@@ -126,6 +130,10 @@ class Slots:
     def release(self, admission: Admission) -> None:
         """Give a slot back; idempotent."""
         self._leave(admission.ticket)
+
+    def refuse(self, error: ErrorBody) -> None:
+        """Refuse all tasks that come later with `error`; those that run or wait go on."""
+        self._refused_by = error
 
     def close(self, error: ErrorBody) -> None:
         """Refuse the waiting tasks and all later ones with `error`; running ones go on."""

@@ -23,6 +23,7 @@ from skulkd.core.lifecycle import (
     ArtifactReady,
     CancelStep,
     Deadlines,
+    Drained,
     Effect,
     FailureReached,
     FetchArtifact,
@@ -33,6 +34,7 @@ from skulkd.core.lifecycle import (
     ProbeAnswered,
     ProbeEngine,
     Progressed,
+    RefuseRequests,
     RunnerMachine,
     RunnerSpec,
     SignalGroup,
@@ -157,9 +159,19 @@ class RunnerSupervisor:
 
     def stop(self, error: ErrorBody | None = None) -> None:
         """End the runner in whatever phase it is; its streams end with `error`. Idempotent."""
-        if error is not None:
-            self._stop_error = error
+        self._stop_error = error or _stopped()
         self._give(Stop())
+
+    def drain(self, drain_s: float) -> None:
+        """End the runner once it has answered what it has, at the latest in `drain_s` seconds.
+
+        Idempotent: the time counts from the first call, and a later one may only shorten it.
+        """
+        if self._serving is None or not self._serving.n_open:
+            self.stop()
+        else:
+            self._stop_error = _out_of_time()
+            self._give(Stop(drain_s=drain_s))
 
     async def wait_ended(self) -> None:
         """Wait until nothing of it is left."""
@@ -204,6 +216,9 @@ class RunnerSupervisor:
             case SignalGroup():
                 if self._run.process is not None:
                     self._run.process.signal_group(signal.Signals[effect.signal])
+            case RefuseRequests():
+                if self._serving is not None:
+                    self._serving.drain(_draining(), lambda: self._give(Drained()))
             case _:
                 self._begin_step(effect)
 
@@ -413,6 +428,24 @@ def _stopped() -> ErrorBody:
         code="engine.gone",
         message="the instance was stopped",
         remediation="Ask again: another instance of the model may serve it.",
+    )
+
+
+def _out_of_time() -> ErrorBody:
+    return ErrorBody(
+        code="engine.gone",
+        message="the instance was stopped, and the time that its requests had to end was over",
+        remediation="Ask again: another instance of the model may serve it. `skulk stop --drain` "
+        "and `skulk node drain --deadline` give more time.",
+    )
+
+
+def _draining() -> ErrorBody:
+    return ErrorBody(
+        code="engine.draining",
+        message="the instance is being stopped: it ends what it is answering, and takes no more",
+        remediation="Ask again: another instance of the model may serve it.",
+        retry_after_s=1,
     )
 
 

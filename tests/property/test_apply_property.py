@@ -10,6 +10,7 @@ from protocol.commands import (
     AddCard,
     Command,
     CreateApiKey,
+    DrainNode,
     MoveInstance,
     RemoveCard,
     RemoveMember,
@@ -20,6 +21,7 @@ from protocol.commands import (
     RevokeJoinToken,
     SettleTerm,
     StopInstance,
+    UndrainNode,
 )
 from protocol.errors import SkulkError
 from protocol.events import EVENT, ClusterFounded, Event, MasterElected, SequencedEvent
@@ -134,6 +136,10 @@ def orders_about_members(draw: st.DrawFn) -> Command:
         ReportLoss(command_id=command_id, node_id=node_id, silent_ms=6000, is_refused=False),
         ReportLeave(command_id=command_id, node_id=node_id),
         RemoveMember(command_id=command_id, node_id=node_id),
+        DrainNode(
+            command_id=command_id, node_id=node_id, drain_ms=draw(st.sampled_from((0, 60_000)))
+        ),
+        UndrainNode(command_id=command_id, node_id=node_id),
         an_invitation(
             token,
             inviter=node,
@@ -154,7 +160,11 @@ def orders(draw: st.DrawFn) -> Command:
     number, attempt, model = draw(instances), draw(attempts), draw(st.sampled_from(MODELS))
     card, key = a_scripted_card(model_id=model), draw(st.integers(1, 2))
     possible: tuple[Command, ...] = (
-        StopInstance(command_id=a_command_id(200 + number), instance_id=an_instance_id(number)),
+        StopInstance(
+            command_id=a_command_id(200 + number),
+            instance_id=an_instance_id(number),
+            drain_ms=draw(st.sampled_from((0, 0, 60_000))),
+        ),
         RetryInstance(
             command_id=a_command_id(1000 * attempt + number),
             instance_id=an_instance_id(number),

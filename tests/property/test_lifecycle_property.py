@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from protocol.instances import Phase
 from skulkd.core.lifecycle import (
     ArtifactReady,
+    Drained,
     Effect,
     FailureReached,
     GroupGone,
@@ -14,6 +15,7 @@ from skulkd.core.lifecycle import (
     PhaseReached,
     ProbeAnswered,
     Progressed,
+    RefuseRequests,
     RunnerMachine,
     RunnerSpec,
     SignalGroup,
@@ -38,6 +40,9 @@ inputs: st.SearchStrategy[Input] = st.one_of(
             Loaded(),
             ProbeAnswered(),
             Stop(),
+            Stop(drain_s=30.0),
+            Stop(drain_s=600.0),
+            Drained(),
             GroupGone(),
             Exited(exit_code=1),
             Exited(signal="SIGKILL", oom_killed=True),
@@ -71,13 +76,16 @@ class Shell:
         self.machine = RunnerMachine(spec, now=0.0)
         self.effects: list[Effect] = []
         self.has_spawned = False
+        self.is_draining = False
 
     def take(self, effects: list[Effect]) -> None:
         self.effects.extend(effects)
         self.has_spawned |= any(isinstance(effect, SpawnProcess) for effect in effects)
         if any(isinstance(effect, SignalGroup) for effect in effects):
             assert self.has_spawned
-        is_steady = self.machine.phase == "ready" or self.machine.ended
+        self.is_draining |= any(isinstance(effect, RefuseRequests) for effect in effects)
+        is_ready = self.machine.phase == "ready"
+        is_steady = self.machine.ended or (is_ready and not self.is_draining)
         assert (self.machine.deadline is None) == is_steady
 
     def give(self, given: Input) -> None:

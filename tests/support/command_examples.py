@@ -6,6 +6,7 @@ from protocol.commands import (
     ChangeSettings,
     Command,
     CreateApiKey,
+    DrainNode,
     MoveInstance,
     RemoveCard,
     RemoveMember,
@@ -17,6 +18,7 @@ from protocol.commands import (
     RevokeJoinToken,
     SettleTerm,
     StopInstance,
+    UndrainNode,
 )
 from protocol.events import (
     ApiKeyCreated,
@@ -40,6 +42,8 @@ from protocol.events import (
     MemberLost,
     MemberRemoved,
     MemberReturned,
+    NodeDrainEnded,
+    NodeDrainStarted,
     PlacementFailed,
     RunnerPhaseChanged,
     SettingsChanged,
@@ -87,6 +91,13 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ReportLoss(command_id=a_command_id(), node_id=a_node_id(2), silent_ms=6000, is_refused=True),
     ReportLeave(command_id=a_command_id(), node_id=a_node_id(2)),
     RemoveMember(command_id=a_command_id(), node_id=a_node_id(2)),
+    DrainNode(
+        command_id=a_command_id(),
+        node_id=a_node_id(2),
+        drain_ms=60_000,
+        instances=(an_instance_id(),),
+    ),
+    UndrainNode(command_id=a_command_id(), node_id=a_node_id(2)),
     an_invitation(),
     RevokeJoinToken(command_id=a_command_id(), token_id=a_token_id()),
     SettleTerm(command_id=a_command_id(), term=7),
@@ -130,6 +141,8 @@ EVENTS: Final[tuple[Event, ...]] = (
     MemberLeft(node_id=a_node_id(2)),
     MemberReturned(node_id=a_node_id(2)),
     MemberRemoved(node_id=a_node_id(2)),
+    NodeDrainStarted(node_id=a_node_id(2)),
+    NodeDrainEnded(node_id=a_node_id(2)),
     JoinTokenCreated(token=a_token()),
     JoinTokenRevoked(token_id=a_token_id()),
     MemberFactsReported(
@@ -146,7 +159,7 @@ EVENTS: Final[tuple[Event, ...]] = (
     RunnerPhaseChanged(instance_id=an_instance_id(), runner=a_runner("ready"), launch=_LAUNCH),
     InstanceFailed(failure=a_failure()),
     InstanceRetried(instance_id=an_instance_id(), attempt=2),
-    InstanceStopRequested(instance_id=an_instance_id()),
+    InstanceStopRequested(instance_id=an_instance_id(), drain_ms=60_000),
     InstanceRemoved(instance_id=an_instance_id()),
     DownloadEnded(
         outcome=DownloadOutcome(

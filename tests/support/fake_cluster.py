@@ -22,6 +22,7 @@ from protocol.peer_messages import ApiAnswer, CallApi, TermPair
 from skulkd.api.cluster_look import ClusterLook, MemberLook
 from skulkd.api.peer_api import PeerApiServer
 from skulkd.api.ports import LogMark, LogQuery
+from skulkd.core.drain_decisions import eligibility_of
 from skulkd.eventlog.gateway import StateView
 
 TOKEN: Final = "skulk1-" + "a" * 40
@@ -92,6 +93,7 @@ class FakeCluster:
             role=member.role,
             presence=member.presence,
             since_ms=member.since_ms,
+            eligibility=eligibility_of(state, node_id),
             liveness=self.liveness.get(node_id, "alive"),
             is_self=is_self,
             is_master=node_id == state.master,

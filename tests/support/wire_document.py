@@ -15,7 +15,16 @@ from tests.support.source_tree import ROOT, syntax_tree
 
 WIRE: Final = ROOT / "docs" / "wire.md"
 NOT_ON_THE_WIRE: Final = frozenset(
-    {"__init__", "chat_reading", "clock", "cluster_api", "control_api", "move_api", "session"}
+    {
+        "__init__",
+        "chat_reading",
+        "clock",
+        "cluster_api",
+        "control_api",
+        "drain_api",
+        "move_api",
+        "session",
+    }
 )
 """Modules of protocol/ that no node sends to another: HTTP bodies, and what reads a clock."""
 DIGEST_LETTERS: Final = 12

@@ -15,6 +15,7 @@ _NEAREST_FIRST: Final[tuple[ErrorCode, ...]] = (
     "placement.no_space",
     "store.offline",
     "store.downloads_disabled",
+    "placement.node_draining",
     "placement.node_unreachable",
     "placement.no_backend",
     "placement.no_node",

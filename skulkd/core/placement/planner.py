@@ -218,6 +218,8 @@ def _refuse_node(question: Question, member: Member) -> Refusal | None:
         return refusals.not_a_candidate(member, "was excluded")
     if request.nodes and member.node_id not in request.nodes:
         return refusals.not_a_candidate(member, "is not among the nodes asked for")
+    if member.drain_since_ms is not None:
+        return refusals.draining(member)
     if not question.is_reachable(member):
         return refusals.unreachable(member)
     return None

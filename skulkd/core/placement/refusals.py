@@ -55,6 +55,16 @@ def unreachable(member: Member) -> Refusal:
     return refusal.model_copy(update={"error": error})
 
 
+def draining(member: Member) -> Refusal:
+    """Refuse a node that an operator has drained."""
+    return _refusal(
+        member,
+        "placement.node_draining",
+        f"{member.name}: is drained, and takes no models until that ends",
+        f"Choose another node, or end its drain: `skulk node undrain {member.name}`.",
+    )
+
+
 def unknown_node(node_id: str) -> Refusal:
     """Refuse a node that the request names and nobody knows."""
     return Refusal(

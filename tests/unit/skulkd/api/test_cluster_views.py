@@ -120,6 +120,14 @@ def test_who_has_left_or_not_arrived_is_no_voter() -> None:
     assert (joining.quorum.voters, joining.members[2].silent_s) == (2, None)
 
 
+def test_a_drained_member_says_so_and_the_others_take_models() -> None:
+    drained = member(B, "b").model_copy(update={"drain_since_ms": 5})
+    state = make_state(members={NODE: member(NODE, "a"), B: drained})
+    sight = OwnSight(node_id=NODE, name="a", base_port=12416, commit_seq=9, appended_seq=9)
+    document = cluster_document(state, sight, SeenMaster(), SeenLinks(), now_s=100.0)
+    assert [one.eligibility for one in document.members] == ["eligible", "drained"]
+
+
 def test_half_of_the_voters_is_no_majority() -> None:
     document = seen(SeenMaster(silent={B: 9.0}), c="left")
     assert (document.quorum.voters, document.quorum.alive) == (2, 1)

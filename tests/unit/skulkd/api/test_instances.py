@@ -281,6 +281,25 @@ def test_an_instance_out_of_reach_keeps_its_phase_and_says_where_it_is() -> None
     with_api(story, FakeDaemon(instance))
 
 
+def test_a_stop_may_give_time_within_bounds_to_what_is_being_answered() -> None:
+    instance = make_instance()
+
+    async def story(api: Api) -> None:
+        path = f"/instance/{instance.instance_id}"
+        stopped = await api.client.delete(f"{path}?drain_s=60")
+        assert "in 60 s at the latest" in read_answer(CommandAccepted, stopped.content).message
+        for wrong in ("86401", "-1", "1.5", "soon", "9" * 40):
+            refused = await api.client.delete(f"{path}?drain_s={wrong}")
+            assert refused.status_code == 400, wrong
+            error = read_answer(ErrorDocument, refused.content).error
+            assert (error.skulk_code, error.param) == ("request.invalid", "drain_s")
+        (stop,) = api.daemon.gateway.submitted
+        assert isinstance(stop, StopInstance)
+        assert stop.drain_ms == 60_000
+
+    with_api(story, FakeDaemon(instance))
+
+
 def test_stop_and_retry_are_commands_about_the_instance() -> None:
     instance = make_instance("failed")
 
@@ -295,6 +314,7 @@ def test_stop_and_retry_are_commands_about_the_instance() -> None:
         assert isinstance(retry, RetryInstance)
         assert retry.after_attempt == 1
         assert isinstance(stop, StopInstance)
+        assert stop.drain_ms == 0
 
     with_api(story, FakeDaemon(instance))
 

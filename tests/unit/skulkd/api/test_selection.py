@@ -136,6 +136,16 @@ def test_b30_an_unknown_model_stays_unknown_whoever_is_away() -> None:
     assert refused(three(), unreachable={2}).code == "request.model_not_found"
 
 
+def test_a_model_that_is_being_stopped_with_time_to_answer_is_503_until_it_is_gone() -> None:
+    draining = copy_on(2).model_copy(update={"desired": "stopped", "drain_ms": 60_000})
+    error = refused(three(draining))
+    assert (error.code, error.retry_after_s) == ("engine.draining", 5)
+    assert chosen(three(draining, copy_on(3))) == [3]
+    assert refused(three(draining, copy_on(3, "load"))).code == "request.instance_loading"
+    stopped = draining.model_copy(update={"drain_ms": 0})
+    assert refused(three(stopped)).code == "request.model_not_found"
+
+
 def test_b30_clients_get_503_with_retry_after_and_service_again_when_the_node_is_back() -> None:
     async def story(api: Api) -> None:
         api.daemon.unreachable.add(NODE)

@@ -5,6 +5,7 @@ from skulkd.core.lifecycle import (
     ArtifactReady,
     CancelStep,
     Deadlines,
+    Drained,
     Effect,
     FailureReached,
     FetchArtifact,
@@ -15,6 +16,7 @@ from skulkd.core.lifecycle import (
     ProbeAnswered,
     ProbeEngine,
     Progressed,
+    RefuseRequests,
     RunnerMachine,
     RunnerSpec,
     SignalGroup,
@@ -139,6 +141,46 @@ def test_a_second_stop_does_not_prolong_the_first() -> None:
     runner.handle(Stop(), now=1.0)
     assert runner.handle(Stop(), now=5.0) == []
     assert runner.deadline == pytest.approx(6.0)
+
+
+def test_a_ready_runner_that_drains_stays_so_until_its_requests_have_ended() -> None:
+    runner = advanced_to("ready")
+    assert runner.deadline is None
+    assert runner.handle(Drained(), now=1.0) == []
+    assert runner.handle(Stop(drain_s=60.0), now=1.0) == [RefuseRequests()]
+    assert (runner.phase, runner.deadline) == ("ready", 61.0)
+    assert runner.tick(now=60.9) == []
+    effects = runner.handle(Drained(), now=10.0)
+    assert effects == [PhaseReached(phase="stopping", pid=42), SignalGroup(signal="SIGTERM")]
+    assert runner.deadline == pytest.approx(15.0)
+
+
+def test_a_drain_ends_at_its_deadline_which_counts_from_the_first_word() -> None:
+    runner = advanced_to("ready")
+    runner.handle(Stop(drain_s=60.0), now=1.0)
+    assert runner.handle(Stop(drain_s=60.0), now=30.0) == []
+    assert runner.deadline == pytest.approx(61.0)
+    assert runner.handle(Stop(drain_s=10.0), now=31.0) == []
+    assert runner.deadline == pytest.approx(41.0)
+    assert runner.tick(now=41.0)[-1] == SignalGroup(signal="SIGTERM")
+    assert runner.phase == "stopping"
+
+
+def test_a_drain_is_cut_short_by_a_plain_stop_and_by_the_end_of_its_engine() -> None:
+    runner = advanced_to("ready")
+    runner.handle(Stop(drain_s=60.0), now=1.0)
+    assert runner.handle(Stop(), now=2.0)[-1] == SignalGroup(signal="SIGTERM")
+    dying = advanced_to("ready")
+    dying.handle(Stop(drain_s=60.0), now=1.0)
+    assert isinstance(dying.handle(Exited(exit_code=1), now=2.0)[0], FailureReached)
+
+
+@pytest.mark.parametrize("phase", [*WITHOUT_PROCESS, "load", "probe"])
+def test_a_runner_that_serves_nobody_yet_is_not_drained_but_stopped(phase: Phase) -> None:
+    drained, stopped = advanced_to(phase), advanced_to(phase)
+    effects = drained.handle(Stop(drain_s=60.0), now=1.0)
+    assert effects == stopped.handle(Stop(), now=1.0)
+    assert drained.phase == stopped.phase
 
 
 @pytest.mark.parametrize("phase", STEPS)

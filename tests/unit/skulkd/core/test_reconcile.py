@@ -84,6 +84,14 @@ def test_an_unwanted_runner_is_stopped_then_reported_gone() -> None:
     assert reconcile([want], []) == (ReportGone(key=key()),)
 
 
+def test_the_time_for_its_requests_is_said_at_each_look_while_a_runner_drains() -> None:
+    stopping = an_instance(stopping=True).model_copy(update={"drain_ms": 1500})
+    desired = desired_runners(a_state(instances=[stopping]), a_node_id(1))
+    assert [(want.wanted, want.drain_s) for want in desired] == [(False, 1.5)]
+    drained = StopRunner(key=key(), reason="unwanted", drain_s=1.5)
+    assert reconcile(desired, [sees()]) == reconcile(desired, [sees()]) == (drained,)
+
+
 def test_an_unknown_runner_is_stopped_then_forgotten() -> None:
     assert reconcile([], [sees()]) == (StopRunner(key=key(), reason="unknown"),)
     assert reconcile([], [sees(phase="failed")]) == (ForgetRunner(key=key()),)

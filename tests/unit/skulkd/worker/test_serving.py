@@ -154,6 +154,23 @@ def test_closing_ends_all_and_refuses_what_comes_later() -> None:
     run(story)
 
 
+def test_draining_serves_those_that_run_and_wait_and_tells_when_the_last_has_ended() -> None:
+    async def story() -> None:
+        engine = FakeEngine()
+        serving = serving_of(engine)
+        running, waiting = [asyncio.create_task(collect(serving.chat(a_task(n)))) for n in (1, 2)]
+        await settle()
+        told: list[int] = []
+        serving.drain(STOPPING, lambda: told.append(serving.n_open))
+        assert await collect(serving.chat(a_task(3))) == [Failed(STOPPING)]
+        assert told == []
+        engine.may_finish.set()
+        assert (await running)[-1] == (await waiting)[-1] == DONE
+        assert told == [0]
+
+    run(story)
+
+
 def test_a_cancelled_client_stays_cancelled_also_when_its_stream_ends_at_the_same_time() -> None:
     async def story() -> None:
         serving = serving_of(FakeEngine())

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -293,9 +293,9 @@ class Bench:
         raise AssertionError(story)
 
 
-def a_chat_task() -> ChatTask:
+def a_chat_task(number: int = 99) -> ChatTask:
     return ChatTask(
-        command_id=a_command_id(99),
+        command_id=a_command_id(number),
         model_id=CARD.model_id,
         messages=(ChatMessage(role="user", content="x"),),
         max_tokens=1000,
@@ -369,6 +369,84 @@ def test_a_runner_that_stops_in_an_answer_leaves_nothing_behind_that_tells() -> 
         assert isinstance([frame async for frame in answer][-1], Failed)
         await bench.runner.wait_ended()
         await bench.close()
+
+    run(story)
+
+
+async def collect(frames: AsyncIterator[Frame]) -> list[Frame]:
+    return [frame async for frame in frames]
+
+
+def test_a_drained_runner_ends_its_answer_whole_and_then_at_once() -> None:
+    async def story() -> None:
+        bench = Bench(Script(words=300))
+        await bench.wait_ready()
+        serving = bench.runner.serving
+        assert serving is not None
+        answer = serving.chat(a_chat_task())
+        frames = [await anext(answer)]
+        bench.runner.drain(60.0)
+        (late,) = await collect(serving.chat(a_chat_task(98)))
+        assert isinstance(late, Failed)
+        assert (late.error.code, late.error.retry_after_s) == ("engine.draining", 1)
+        await sleep(20.0)
+        bench.runner.drain(60.0)
+        assert bench.runner.observed.phase == "ready"
+        frames += await collect(answer)
+        assert len(frames) == 302
+        assert isinstance(frames[-1], Finished)
+        ended_s = bench.loop.time()
+        await bench.runner.wait_ended()
+        assert bench.loop.time() - ended_s < 1.0
+        await bench.close()
+
+    run(story)
+
+
+def test_what_has_not_ended_at_the_deadline_of_a_drain_ends_with_an_error_that_says_so() -> None:
+    async def story() -> None:
+        bench = Bench(Script(words=10_000))
+        await bench.wait_ready()
+        serving = bench.runner.serving
+        assert serving is not None
+        answer = serving.chat(a_chat_task())
+        assert await anext(answer) == Started(1)
+        begun_s = bench.loop.time()
+        for _ in range(3):  # as each look of the worker says it
+            bench.runner.drain(30.0)
+            await sleep(1.0)
+        last = (await collect(answer))[-1]
+        assert isinstance(last, Failed)
+        assert last.error.code == "engine.gone"
+        assert "time that its requests had to end was over" in last.error.message
+        assert bench.loop.time() - begun_s == pytest.approx(30.0)
+        await bench.runner.wait_ended()
+        await bench.close()
+
+    run(story)
+
+
+def test_a_drain_of_what_answers_nobody_is_a_stop_and_a_stop_cuts_a_drain_short() -> None:
+    async def story() -> None:
+        idle = Bench(Script())
+        at_s = await idle.wait_ready()
+        idle.runner.drain(60.0)
+        await idle.runner.wait_ended()
+        assert idle.loop.time() - at_s < 1.0
+        await idle.close()
+        busy = Bench(Script(words=10_000))
+        await busy.wait_ready()
+        serving = busy.runner.serving
+        assert serving is not None
+        answer = serving.chat(a_chat_task())
+        assert await anext(answer) == Started(1)
+        busy.runner.drain(60.0)
+        busy.runner.stop()
+        last = (await collect(answer))[-1]
+        assert isinstance(last, Failed)
+        assert last.error.message == "the instance was stopped"
+        await busy.runner.wait_ended()
+        await busy.close()
 
     run(story)
 

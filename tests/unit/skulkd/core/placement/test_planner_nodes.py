@@ -105,6 +105,17 @@ def test_nodes_and_exclusions_leave_the_others() -> None:
     assert nodes_of(outcome_of(three(), request=both)) == [a_node_id(3)]
 
 
+def test_a_drained_node_is_refused_and_says_what_ends_that() -> None:
+    drained = a_member(2).model_copy(update={"drain_since_ms": 5})
+    outcome = outcome_of(a_state(members=[a_member(1), drained, a_member(3)]))
+    assert nodes_of(outcome) == [a_node_id(1), a_node_id(3)]
+    (refusal,) = outcome.refusals
+    assert (refusal.node_id, refusal.error.code) == (a_node_id(2), "placement.node_draining")
+    assert "skulk node undrain box-2" in refusal.error.remediation
+    alone = outcome_of(a_state(members=[drained]))
+    assert outcome_error(alone, MODEL).code == "placement.node_draining"
+
+
 @pytest.mark.parametrize(
     ("presence", "words"),
     [("lost", "was lost"), ("left", "said goodbye"), ("joining", "not come yet")],
