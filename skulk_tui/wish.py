@@ -13,6 +13,7 @@ from typing import Final, final
 from protocol.control_api import PlaceInstanceBody, PreviewsDocument
 from protocol.errors import ClientError, PlacementError, SkulkError, error_of
 from protocol.ids import Digest, ModelId, NodeId
+from protocol.move_api import MoveDocument
 from protocol.placements import Plan, Shape
 from skulk_tui.client import Query
 from skulk_tui.formatting import joined
@@ -128,7 +129,7 @@ def same_again(plan: Plan) -> Wish:
     )
 
 
-def refused(document: PreviewsDocument) -> SkulkError:
+def refused(document: PreviewsDocument | MoveDocument) -> SkulkError:
     """Give the error that stands for a document without a plan."""
     if document.missing_facts:
         return PlacementError(

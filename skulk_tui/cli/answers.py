@@ -174,12 +174,27 @@ def instance_records(state: StateDocument) -> tuple[InstanceRecord, ...]:
     """List the instances, oldest first."""
     names = names_of(state)
     views = sorted(state.instances.values(), key=lambda one: (one.placed_at_ms, one.instance_id))
-    return tuple(instance_record(view, names) for view in views)
+    replacing = {
+        view.replaces.instance_id: view
+        for view in views
+        if view.replaces is not None and view.phase not in {"failed", "stopping"}
+    }
+    return tuple(
+        instance_record(view, names, moves_to=replacing.get(view.instance_id)) for view in views
+    )
 
 
-def instance_record(view: InstanceView, names: Names) -> InstanceRecord:
-    """Give one instance."""
-    node_ids = tuple(shard.node_id for shard in view.plan.shards)
+def instance_record(
+    view: InstanceView, names: Names, *, moves_to: InstanceView | None = None
+) -> InstanceRecord:
+    """Give one instance.
+
+    Args:
+        view: What its node says of it.
+        names: Of the nodes.
+        moves_to: The instance that it is being moved to, where the others are known.
+    """
+    node_ids = _node_ids(view)
     return InstanceRecord(
         instance_id=view.instance_id,
         model_id=view.model_id,
@@ -201,9 +216,20 @@ def instance_record(view: InstanceView, names: Names) -> InstanceRecord:
         load_ms=view.launch.load_ms if view.launch else None,
         placed_at=rfc3339(view.placed_at_ms),
         placed_at_ms=view.placed_at_ms,
+        replaces=view.replaces.instance_id if view.replaces else None,
+        replaced_by=None if moves_to is None else moves_to.instance_id,
+        moves_to_names=()
+        if moves_to is None
+        else tuple(name_of(names, node_id) for node_id in _node_ids(moves_to)),
+        moved_from_names=tuple(name_of(names, node_id) for node_id in view.moved_from),
+        waits=view.replaces is not None and view.replaces.stop_first and view.phase == "pending",
         progress=tuple(progress_record(progress) for progress in view.progress),
         failure=failure_record(view.failure) if view.failure else None,
     )
+
+
+def _node_ids(view: InstanceView) -> tuple[NodeId, ...]:
+    return tuple(shard.node_id for shard in view.plan.shards)
 
 
 def progress_record(progress: ProgressView) -> ProgressRecord:

@@ -5,6 +5,8 @@ These fields are an interface, as those of records.py are.
 
 from dataclasses import dataclass
 
+from skulk_tui.cli.records import CandidateRecord
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
@@ -33,6 +35,27 @@ class ServiceRecord:
     restarts: int | None
     lingering: bool | None
     """Whether it runs while its user is logged in nowhere; null where it always does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRecord:
+    """What moving an instance would mean."""
+
+    instance_id: str
+    model_id: str
+    from_node_ids: tuple[str, ...]
+    from_node_names: tuple[str, ...]
+    stop_first: bool
+    drain_s: int
+    """How long requests that it is answering then may take."""
+    in_flight: int | None
+    """What it is answering now, and what waits for that."""
+    last_load_ms: int | None
+    """How long the model took to load the last time."""
+    consequences: tuple[str, ...]
+    """In words, for the first plan."""
+    candidates: tuple[CandidateRecord, ...]
+    """Where to: the first that fits is taken, unless another plan is named."""
 
 
 SettingShown = bool | int | str | tuple[str, ...] | None

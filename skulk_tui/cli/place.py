@@ -38,7 +38,7 @@ from skulk_tui.wish import BACKEND_FORM, PLAN_ID_SHOWN, Wish, refused
 
 _BACKENDS_SHOWN: Final = ("llama_server", "llama_cpp", "mlx", "vllm", "scripted")
 _PLAN_ID: Final = re.compile(DIGEST_PATTERN)
-_PLAN_PREFIX: Final = re.compile(r"^[0-9a-f]{8,63}$")
+_PLAN_PREFIX: Final = re.compile(r"^[0-9a-f]{8,64}$")
 
 
 def add_place(app: typer.Typer) -> None:
@@ -217,12 +217,7 @@ class Placing:
         """
         if _PLAN_ID.match(text) is not None:
             return Digest(text)
-        if _PLAN_PREFIX.match(text) is None:
-            raise ClientError(
-                "client.usage",
-                f"--plan: {text[:80]!r} is not a plan's id: 8 to 64 hexadecimal digits",
-                remediation=f"See `skulk place {self.wish.model_id} --dry-run`.",
-            )
+        check_plan_id(text, see=f"skulk place {self.wish.model_id} --dry-run")
         noted = self.notes.whole_id(text)
         if noted is not None:
             return noted
@@ -262,6 +257,24 @@ class Placing:
 
 def _take(plan: Plan) -> str:
     return f"Take the plan of now: `--plan {plan.plan_id[:PLAN_ID_SHOWN]}`."
+
+
+def check_plan_id(text: str, *, see: str) -> None:
+    """Refuse what cannot be a plan's id, nor the start of one.
+
+    Args:
+        text: What was typed.
+        see: The command that shows plans.
+
+    Raises:
+        ClientError: `client.usage`.
+    """
+    if _PLAN_PREFIX.match(text) is None:
+        raise ClientError(
+            "client.usage",
+            f"--plan: {text[:80]!r} is not a plan's id: 8 to 64 hexadecimal digits",
+            remediation=f"See `{see}`.",
+        )
 
 
 def plan_text(plan: Plan, names: Names) -> str:

@@ -108,6 +108,16 @@ class InstanceRecord:
     load_ms: int | None
     placed_at: str | None
     placed_at_ms: int
+    replaces: str | None
+    """The instance that it takes the place of, while that has not gone."""
+    replaced_by: str | None
+    """The instance that it is being moved to."""
+    moves_to_names: tuple[str, ...]
+    """The nodes of that one."""
+    moved_from_names: tuple[str, ...]
+    """The nodes of the one that it has taken the place of, or does."""
+    waits: bool
+    """It is started once the one that it replaces has gone."""
     progress: tuple[ProgressRecord, ...]
     failure: FailureRecord | None
 

@@ -223,9 +223,20 @@ def phase_text(instance: InstanceRecord) -> str:
     if instance.unreachable_names:
         return f"{instance.phase} ({joined(instance.unreachable_names)} out of reach)"
     slowest = slowest_progress(instance.progress)
-    if slowest is None or slowest.done_bytes is None or not slowest.total_bytes:
-        return instance.phase
-    return f"{instance.phase} {format_percent(slowest.done_bytes, slowest.total_bytes)}"
+    phase = instance.phase
+    if slowest is not None and slowest.done_bytes is not None and slowest.total_bytes:
+        phase = f"{phase} {format_percent(slowest.done_bytes, slowest.total_bytes)}"
+    move = _move_text(instance)
+    return f"{phase} ({move})" if move else phase
+
+
+def _move_text(instance: InstanceRecord) -> str:
+    """Write where it is being moved to, or where what it takes the place of is."""
+    if instance.replaced_by is not None:
+        return f"moves to {joined(instance.moves_to_names)}"
+    if instance.replaces is None:
+        return ""
+    return f"{'waits for' if instance.waits else 'from'} {joined(instance.moved_from_names)}"
 
 
 def slowest_progress(progress: Sequence[ProgressRecord]) -> ProgressRecord | None:

@@ -31,6 +31,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "The cluster: who is in it, inviting, joining, the master; saved clusters.",
     ),
     "place": ("place:add_place", "Place a model, showing its phases until it serves."),
+    "move": (
+        "move:add_move",
+        "Move an instance to other nodes, with its window and slots; no request is lost.",
+    ),
     "stop": (
         "instances:add_instance_verbs",
         "Stop instances and wait until their processes are gone.",

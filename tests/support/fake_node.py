@@ -44,6 +44,7 @@ from protocol.control_api import (
 from protocol.errors import ErrorBody, ErrorCode
 from protocol.ids import ModelId
 from protocol.instances import InstanceFailure, Phase
+from protocol.move_api import MoveDocument
 from protocol.placements import PlacementRequest, Plan, Refusal, SmallestChange
 from tests.support import cluster_documents as of_cluster
 from tests.support.builders import (
@@ -379,6 +380,23 @@ def previews(*plans: Plan, refusals: tuple[Refusal, ...] = (), **more: object) -
     return PreviewsDocument.model_validate(fields | more)
 
 
+def a_look_at_a_move(*plans: Plan, number: int = 1, **changes: object) -> MoveDocument:
+    """Make the answer to where an instance could go."""
+    fields: dict[str, object] = {
+        "instance_id": an_instance_id(number),
+        "model_id": MODEL,
+        "from_nodes": (a_node_id(),),
+        "in_flight": 2,
+        "stop_first": False,
+        "drain_s": 60,
+        "last_load_ms": 12_000,
+        "request": PlacementRequest(model_id=MODEL),
+        "plans": plans,
+        "consequences": ("box-1 goes on serving until box-2 is ready.",) if plans else (),
+    }
+    return MoveDocument.model_validate(fields | changes)
+
+
 def loading_refusal() -> Answer:
     """Answer as a node does whose model is still loading."""
     return refusal(
@@ -474,6 +492,8 @@ def _instance_answers(node: FakeNode) -> None:
     on("GET", f"/instance/{instance}", ready)
     on("DELETE", f"/instance/{instance}", document(accepted(2), status=202))
     on("POST", f"/instance/{instance}/retry", document(accepted(3), status=202))
+    on("POST", f"/instance/{instance}/move", document(accepted(plan=ready.plan), status=202))
+    on("GET", f"/instance/{instance}/move", a_look_at_a_move(a_plan(node=2)))
     on("POST", "/v1/chat/completions", chat_stream("The capital ", "is ", "Paris."))
 
 

@@ -46,6 +46,7 @@ KINDS: Final[dict[str, type]] = {
     "master": cluster_records.MasterRecord,
     "members": cluster_records.MemberRecord,
     "models": records.ModelRecord,
+    "moves": operation_records.MoveRecord,
     "nodes": records.NodeRecord,
     "outcomes": records.OutcomeRecord,
     "output": records.TopicRecord,

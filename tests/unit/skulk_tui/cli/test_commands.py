@@ -91,6 +91,8 @@ CASES = [
     Case(
         arguments=("place", MODEL, "--dry-run"), kind="candidates", record=records.CandidateRecord
     ),
+    Case(arguments=("move", MODEL, "--no-wait"), kind="instances", record=records.InstanceRecord),
+    Case(arguments=("move", MODEL, "--dry-run"), kind="moves", record=operation_records.MoveRecord),
     Case(arguments=("stop", MODEL), kind="outcomes", record=records.OutcomeRecord),
     Case(arguments=("retry", an_instance_id()), kind="instances", record=records.InstanceRecord),
     Case(arguments=("instance", "show", MODEL), kind="instances", record=records.InstanceRecord),
@@ -380,6 +382,7 @@ def _routes() -> list[str]:
         "/instance/previews",
         f"/instance/{instance}",
         f"/instance/{instance}/retry",
+        f"/instance/{instance}/move",
         f"/store/models/{MODEL}/download",
         f"/store/models/{MODEL}",
         "/v1/keys",

@@ -30,6 +30,7 @@ CHANGES = [
     ("models", "import", "/m/a.gguf"),
     ("models", "pull", MODEL),
     ("models", "rm", MODEL),
+    ("move", MODEL),
     ("node", "restart", "studio"),
     ("place", MODEL),
     ("retry", an_instance_id()),
