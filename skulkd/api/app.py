@@ -21,6 +21,7 @@ from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.peer_api import PeerApiServer
 from skulkd.api.request_meters import HttpKey
 from skulkd.api.routes import (
+    INFERENCE_PATHS,
     Kind,
     RouteSpec,
     RouteTable,
@@ -49,7 +50,7 @@ class _Handling:
     def __init__(self, scope: AsgiScope, receive: Receive, held: BodyShare) -> None:
         self.held = held
         request = self.request = Request(scope, receive, held)
-        self.kind: Kind = "inference" if request.path.startswith("/v1/") else "control"
+        self.kind: Kind = "inference" if request.path.startswith(INFERENCE_PATHS) else "control"
         self.route: RouteSpec | None = None
         self.cors: tuple[Header, ...] = ()
         self.is_answering = False

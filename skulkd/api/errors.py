@@ -13,6 +13,7 @@ from protocol.errors import ErrorCode, RequestError, SkulkError
 from protocol.instances import InstanceFailure
 from protocol.placements import Plan, Refusal
 from skulkd.api.dialects.chat_dialect import Dialect
+from skulkd.api.dialects.ollama_output import error_object
 from skulkd.api.http import Header, Reply
 
 CLIENT_CLOSED_REQUEST: Final = 499
@@ -169,7 +170,8 @@ def envelope(error: SkulkError, *, dialect: Dialect, command_id: str | None) -> 
 
     The form is one for all routes: what OpenAI clients read (`message`, `type`, `param`, `code`),
     what ours read (`skulk_code`, `remediation`, `details`), and documents where there are any.
-    Anthropic's clients read `type`, of a set of its own, and `message`.
+    Anthropic's clients read `type`, of a set of its own, and `message`; for Ollama's, who writes
+    the answer makes one text of it.
     """
     status = status_of(error.code)
     details = dict(error.details)
@@ -213,8 +215,13 @@ def error_reply(
     status = status_of(error.code)
     if status == HTTPStatus.UNAUTHORIZED:
         extra.append((b"www-authenticate", b'Bearer realm="skulk"'))
-    document: dict[str, Any] = {} if dialect != "anthropic" else {"type": "error"}
-    document["error"] = envelope(error, dialect=dialect, command_id=command_id)
+    body = envelope(error, dialect=dialect, command_id=command_id)
+    if dialect == "ollama":
+        document = error_object(body)
+    elif dialect == "anthropic":
+        document = {"type": "error", "error": body}
+    else:
+        document = {"error": body}
     return Reply(status=status, body=json.dumps(document).encode(), headers=tuple(extra))
 
 

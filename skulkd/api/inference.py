@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from protocol.control_api import CancelReply
 from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Terminal
 from protocol.errors import ErrorBody, ErrorCode, RequestError, SkulkError, error_of
-from protocol.ids import CommandId, InstanceId, parse_command_id
+from protocol.ids import CommandId, InstanceId, ModelId, parse_command_id
 from protocol.instances import Instance
 from protocol.tasks import ChatTask
 from skulkd.api.choices import all_ended, usage_of_all
@@ -42,7 +42,7 @@ from skulkd.runtime.logs import command_id as log_command_id
 _log = logging.getLogger(__name__)
 
 _Call = TypeVar("_Call", bound=ChatCall)
-_Parse = Callable[..., _Call]
+Parse = Callable[..., _Call]
 """Takes the fields of a body, and the `command_id`."""
 
 _RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.draining", "engine.gone"})
@@ -96,7 +96,7 @@ class ChatService:
     async def count_tokens(self, request: Request) -> Answer:
         """`POST /v1/messages/count_tokens`: by the engine, so its node is asked."""
         body = await request.body()
-        call, candidates = await self._admitted(request, body, parse_prompt)
+        call, candidates = self._admitted(request, await decode_object(body), parse_prompt)
         own_id = self._deps.face.node_id
         here = [item for item in candidates if item.plan.shards[0].node_id == own_id]
         if not here and request.asker is None:
@@ -123,10 +123,11 @@ class ChatService:
                 remediation="Try again shortly, or send the request over HTTP.",
                 retry_after_s=5,
             )
-        call, candidates = await self._admitted(request, await request.body(), parse_chat)
+        fields = await decode_object(await request.body())
+        call, candidates = self._admitted(request, fields, parse_chat)
         command_id = call.task.command_id
         kept = self._kept.open(command_id, request.principal.name, None, call.framing)
-        meter = self._meters.begin(call.task.model_id, call.dialect)
+        meter = self._meters.begin(candidates[0].model_id, call.dialect)
         stream = OpenStream(call, self._writers(call), kept, request, meter)
         self._open[command_id] = stream
 
@@ -164,9 +165,21 @@ class ChatService:
             run=lambda send: self._read_on(request, send, kept, offset), headers=SSE_HEADERS
         )
 
-    async def _serve(self, request: Request, parse: _Parse[ChatCall]) -> Answer:
-        """Serve a dialect that has one answer to a request."""
-        call, candidates = await self._admitted(request, await request.body(), parse)
+    async def _serve(self, request: Request, parse: Parse[ChatCall]) -> Answer:
+        return await self.serve(request, await decode_object(await request.body()), parse)
+
+    async def serve(self, request: Request, fields: Fields, parse: Parse[ChatCall]) -> Answer:
+        """Serve a dialect that has one answer to a request.
+
+        Args:
+            request: Gets the command id.
+            fields: Its body.
+            parse: Raises what the chat is refused with.
+
+        Raises:
+            SkulkError: What it is refused with; not once a stream has begun.
+        """
+        call, candidates = self._admitted(request, fields, parse)
         task = call.task
         if task.stream:
             writers = ((task, call.stream(self._now_s())),)
@@ -175,20 +188,23 @@ class ChatService:
         return await self._whole(
             request,
             call,
+            candidates[0].model_id,
             1,
             lambda _: self._gathered(task, candidates, answer.add),
             lambda ended, elapsed_s: answer.document(ended[0], elapsed_s),
         )
 
-    async def _serve_choices(self, request: Request, parse: _Parse[ChoicesCall]) -> Answer:
+    async def _serve_choices(self, request: Request, parse: Parse[ChoicesCall]) -> Answer:
         """Serve a dialect that may ask for several answers to a request."""
-        call, candidates = await self._admitted(request, await request.body(), parse)
+        fields = await decode_object(await request.body())
+        call, candidates = self._admitted(request, fields, parse)
         if call.task.stream:
             return self._stream(request, call, candidates, self._writers(call))
         tasks, answer = call.tasks, call.answer(self._now_s())
         return await self._whole(
             request,
             call,
+            candidates[0].model_id,
             len(tasks),
             lambda choice: self._gathered(
                 tasks[choice], candidates, partial(answer.add, choice=choice)
@@ -199,10 +215,9 @@ class ChatService:
     def _writers(self, call: ChoicesCall) -> Writers:
         return tuple(zip(call.tasks, call.streams(self._now_s()), strict=True))
 
-    async def _admitted(
-        self, request: Request, body: bytes, parse: _Parse[_Call]
+    def _admitted(
+        self, request: Request, fields: Fields, parse: Parse[_Call]
     ) -> tuple[_Call, tuple[Instance, ...]]:
-        fields = await decode_object(body)
         command_id = self._deps.gateway.mint_command_id()
         request.command_id = command_id
         log_command_id.set(command_id)
@@ -238,8 +253,9 @@ class ChatService:
 
     # ---- Admission ----
 
-    def _admit(self, call: ChatCall) -> tuple[Instance, ...]:
-        deps, task = self._deps, call.task
+    def ready(self, model_id: ModelId) -> tuple[Instance, ...]:
+        """Give the instances that could serve a model now; see `choose`."""
+        deps = self._deps
         sight = Sight(
             node_id=deps.face.node_id,
             is_reachable=deps.is_reachable,
@@ -247,7 +263,11 @@ class ChatService:
             readings=deps.readings.readings,
             now_s=deps.clock.monotonic_s(),
         )
-        candidates = choose(deps.state.state, task.model_id, sight, deps.random)
+        return choose(deps.state.state, model_id, sight, deps.random)
+
+    def _admit(self, call: ChatCall) -> tuple[Instance, ...]:
+        task = call.task
+        candidates = self.ready(task.model_id)
         if "TextGeneration" not in candidates[0].card.tasks:
             raise RequestError(
                 "request.invalid",
@@ -285,6 +305,7 @@ class ChatService:
         self,
         request: Request,
         call: ChatCall,
+        model_id: ModelId,
         n: int,
         gather: Callable[[int], Coroutine[Any, Any, Terminal]],
         document: Callable[[tuple[Finished, ...], float], bytes],
@@ -294,14 +315,13 @@ class ChatService:
         Args:
             request: Whose connection ends it all when it is lost.
             call: What it asks for.
+            model_id: As the model is placed.
             n: How many choices.
             gather: Serves a choice, by its number.
             document: Takes the good terminals of all, and the seconds that they took.
         """
         task = call.task
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
-        meter = self._meters.begin(task.model_id, call.dialect)
+        meter = self._meters.begin(model_id, call.dialect)
         block = Interruptible(request.connection)
         self._open[task.command_id] = block
         try:
@@ -313,7 +333,7 @@ class ChatService:
                 meter.finish(ended[0].reason, usage_of_all(ended))
         finally:
             del self._open[task.command_id]
-        return Reply(body=document(ended, loop.time() - started_s))
+        return Reply(body=document(ended, meter.elapsed_s))
 
     async def _gathered(
         self, task: ChatTask, candidates: tuple[Instance, ...], add: Callable[[Chunk], None]
@@ -357,7 +377,7 @@ class ChatService:
             if writer.opening:
                 events.put(writer.opening)
             kept = self._kept.open(task.command_id, request.principal.name, events, call.framing)
-            meter = self._meters.begin(task.model_id, call.dialect)
+            meter = self._meters.begin(candidates[0].model_id, call.dialect)
             stream = OpenStream(call, writers, kept, request, meter)
             self._open[task.command_id] = stream
             producer = self._deps.tasks.start(

@@ -44,7 +44,6 @@ class OpenStream:
         self.kept: Final = kept
         self.choices: Final = tuple(OpenChoice(self, task, writer) for task, writer in writers)
         self._request = request
-        self._started_s = asyncio.get_running_loop().time()
         self._finished: list[Finished] = []
         """Of the choices that have."""
         kept.put_all(writers[0][1].begin())
@@ -54,8 +53,7 @@ class OpenStream:
     def finish(self, writer: StreamWriter, finished: Finished) -> None:
         """End a choice well, and the stream with the last of them."""
         self._finished.append(finished)
-        elapsed_s = asyncio.get_running_loop().time() - self._started_s
-        events = writer.finish(finished, elapsed_s)
+        events = writer.finish(finished, self.meter.elapsed_s)
         if len(self._finished) < len(self.choices):
             self.kept.put_all(events)
         else:

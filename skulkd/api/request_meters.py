@@ -100,6 +100,11 @@ class RequestMeter:
         """When the last pieces came, by the loop."""
         self._has_ended = False
 
+    @property
+    def elapsed_s(self) -> float:
+        """How long it has taken so far."""
+        return self._now_s() - self._began_s
+
     def pieces_at(self, turn_s: float) -> None:
         """Pieces of output go to a client that gets them one by one.
 

@@ -19,6 +19,7 @@ from skulkd.api.logs import LogRoutes
 from skulkd.api.metrics import MetricsRoute
 from skulkd.api.models import ModelRoutes
 from skulkd.api.moves import MoveRoutes
+from skulkd.api.ollama import OllamaRoutes
 from skulkd.api.ops import OpsRoutes
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.session_routes import SessionRoutes
@@ -33,10 +34,18 @@ Reach = Literal["local", "handed_on", "by_handler"]
 
 
 MESSAGES: Final = "/v1/messages"
+OLLAMA: Final = "/ollama"
+"""What Ollama's clients take for the whole of a server."""
+INFERENCE_PATHS: Final = ("/v1/", f"{OLLAMA}/")
+_OLLAMA_BASES: Final = (f"{OLLAMA}/api", f"{OLLAMA}/api/api", f"{OLLAMA}/api/v1")
+"""Clients differ in how they join a base URL and a path."""
 
 
 def dialect_of(path: str, kind: Kind) -> Dialect:
     """Say whose form the errors of a path take, be there such a path or not."""
+    if path == OLLAMA or (path.startswith(f"{OLLAMA}/") and not path.startswith(f"{OLLAMA}/v1/")):
+        return "ollama"
+    path = path.removeprefix(OLLAMA)
     if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
         return "anthropic"
     return "openai" if kind == "inference" else "control"
@@ -70,6 +79,7 @@ class Services:
     instances: InstanceRoutes
     moves: MoveRoutes
     models: ModelRoutes
+    ollama: OllamaRoutes
     store: StoreRoutes
     cluster: ClusterRoutes
     drains: DrainRoutes
@@ -82,11 +92,13 @@ class Services:
     @classmethod
     def build(cls, deps: ApiDependencies, others: OtherNodes) -> "Services":
         """Make them all."""
+        chat = ChatService(deps, others)
         return cls(
-            chat=ChatService(deps, others),
+            chat=chat,
             instances=InstanceRoutes(deps),
             moves=MoveRoutes(deps),
             models=ModelRoutes(deps),
+            ollama=OllamaRoutes(deps, chat),
             store=StoreRoutes(deps, others),
             cluster=ClusterRoutes(deps, others),
             drains=DrainRoutes(deps),
@@ -205,10 +217,11 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
     """Give the table; of two patterns that match, the earlier one counts."""
     instances = services.instances
     models, cluster, ops = services.models, services.cluster, services.ops
+    inference = _inference_routes(services)
     return (
-        *_inference_routes(services),
-        _get("/v1/models", "infer", models.list_all, "inference"),
-        _get("/v1/models/{model_id:path}", "infer", models.show, "inference"),
+        *inference,
+        *(replace(route, path=f"{OLLAMA}{route.path}") for route in inference),
+        *_ollama_routes(services.ollama),
         _get("/models", "infer", models.list_all, "inference"),
         _delete("/models/custom/{model_id:path}", "operate", models.remove_card),
         _post("/place_instance", "operate", instances.place),
@@ -240,8 +253,11 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
 
 
 def _inference_routes(services: Services) -> tuple[RouteSpec, ...]:
-    chat = services.chat
+    """Give the routes under `/v1`, which are there under `/ollama/v1` too."""
+    chat, models = services.chat, services.models
     return (
+        _get("/v1/models", "infer", models.list_all, "inference"),
+        _get("/v1/models/{model_id:path}", "infer", models.show, "inference"),
         RouteSpec(
             method="POST",
             path="/v1/chat/completions",
@@ -290,6 +306,23 @@ def _inference_routes(services: Services) -> tuple[RouteSpec, ...]:
             is_heavy=True,
         ),
     )
+
+
+def _ollama_routes(ollama: OllamaRoutes) -> tuple[RouteSpec, ...]:
+    routes: list[RouteSpec] = [
+        _get(path, "open", ollama.root, "inference") for path in (OLLAMA, f"{OLLAMA}/")
+    ]
+    for base in _OLLAMA_BASES:
+        chat = replace(_post(f"{base}/chat", "infer", ollama.chat), is_heavy=True)
+        generate = replace(_post(f"{base}/generate", "infer", ollama.generate), is_heavy=True)
+        show = _post(f"{base}/show", "infer", ollama.show)
+        routes += (replace(route, kind="inference") for route in (chat, generate, show))
+        routes += (
+            _get(f"{base}/tags", "infer", ollama.tags, "inference"),
+            _get(f"{base}/ps", "infer", ollama.ps, "inference"),
+            _get(f"{base}/version", "open", ollama.version, "inference"),
+        )
+    return tuple(routes)
 
 
 def _node_routes(services: Services) -> tuple[RouteSpec, ...]:

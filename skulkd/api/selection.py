@@ -13,6 +13,7 @@ from protocol.readings import PhaseProgress, Readings
 from protocol.state import ClusterState
 from skulkd.api.errors import Attachments, DocumentedError
 
+LATEST: Final = ":latest"
 _RETRY_LOW_S: Final = 1
 _RETRY_HIGH_S: Final = 30
 _DRAINING_RETRY_S: Final = 5
@@ -47,6 +48,20 @@ class Sight:
         return max(own, told), is_remote
 
 
+def untagged(model_id: ModelId) -> ModelId:
+    """Leave out the tag that Ollama's clients put behind a name that has none."""
+    return ModelId(model_id.removesuffix(LATEST))
+
+
+def placed_instances(state: ClusterState, model_id: ModelId) -> list[Instance]:
+    """Give the instances of a model, in whatever phase, `name:latest` being `name`."""
+    instances = state.instances.values()
+    exact = [item for item in instances if item.model_id == model_id]
+    if exact or not model_id.endswith(LATEST):
+        return exact
+    return [item for item in instances if item.model_id == untagged(model_id)]
+
+
 def choose(
     state: ClusterState, model_id: ModelId, sight: Sight, chance: random.Random
 ) -> tuple[Instance, ...]:
@@ -59,10 +74,10 @@ def choose(
         SkulkError: `request.model_not_found`, `request.instance_loading`, `placement.failed`,
             `cluster.instance_unreachable`, `engine.draining`.
     """
-    placed = [item for item in state.instances.values() if item.model_id == model_id]
+    placed = placed_instances(state, model_id)
     ready = [item for item in placed if item.phase == "ready" and sight.reaches(item)]
     if not ready:
-        raise _why_not(state, model_id, placed, sight)
+        raise _why_not(state, untagged(model_id), placed, sight)
     if len(ready) == 1:
         return (ready[0],)
     order = chance.sample(ready, len(ready))

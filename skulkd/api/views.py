@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from protocol.cards import ModelCard
 from protocol.cluster_api import ClusterDocument
 from protocol.control_api import (
     EventView,
@@ -289,7 +290,7 @@ def model_entry(item: CatalogModel, instances: Iterable[Instance]) -> ModelEntry
         owned_by=owner or "skulk",
         name=name,
         tasks=card.tasks,
-        capabilities=_capabilities(item),
+        capabilities=capabilities_of(card),
         tags=tuple(mark for mark, holds in marks.items() if holds),
         family=card.family or "",
         quantization=card.quantization or "",
@@ -305,8 +306,8 @@ def model_entry(item: CatalogModel, instances: Iterable[Instance]) -> ModelEntry
     )
 
 
-def _capabilities(item: CatalogModel) -> tuple[str, ...]:
-    card = item.card
+def capabilities_of(card: ModelCard) -> tuple[str, ...]:
+    """Say what a model can do, in the words that clients look for."""
     found = list(card.capabilities)
     if "TextGeneration" in card.tasks:
         found.append("completion")

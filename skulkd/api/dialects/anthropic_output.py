@@ -11,6 +11,7 @@ from protocol.data_frames import Chunk, Finished, Started, ToolCallDelta, Usage
 from protocol.ids import CommandId, ModelId
 from protocol.tasks import FinishReason
 from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
+from skulkd.api.dialects.json_text import arguments_object
 
 _Kind = Literal["text", "thinking"]
 
@@ -214,14 +215,7 @@ class _Call:
         self._arguments.append(delta.arguments)
 
     def block(self) -> dict[str, Any]:
-        text = "".join(self._arguments)
-        try:
-            arguments = json.loads(text or "{}")
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict):
-            # A model's slip must not make the whole answer unreadable: the client sees its text.
-            arguments = {"unreadable_arguments": text}
+        arguments = arguments_object("".join(self._arguments))
         return {"type": "tool_use", "id": self._id, "name": self._name, "input": arguments}
 
 

@@ -6,7 +6,7 @@ from protocol.data_frames import Chunk, Finished, Started
 from protocol.tasks import ChatTask
 from skulkd.api.dialects.framing import Framing
 
-Dialect = Literal["openai", "anthropic", "control"]
+Dialect = Literal["openai", "anthropic", "ollama", "control"]
 """Whose form an error takes; `control` is our own."""
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn, cast
 
 from protocol.errors import RequestError
 from protocol.ids import ModelId, parse_model_id
+from protocol.tasks import ToolDefinition
 
 Fields = Mapping[str, Any]
 
@@ -169,6 +170,29 @@ def listed_tools(value: object) -> list[tuple[Fields, str]]:
             wrong(f"tools[{index}]", "an object", item)
         tools.append((cast("Fields", item), f"tools[{index}]"))
     return tools
+
+
+def function_tool(tool: Fields, place: str) -> ToolDefinition:
+    """Read a definition of OpenAI's form.
+
+    Raises:
+        RequestError: `request.invalid`; `request.unsupported_field` for what is no function.
+    """
+    if tool.get("type", "function") != "function":
+        unsupported(f"{place}.type", "must be function", "Offer function tools only.")
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        wrong(f"{place}.function", "an object", function)
+    named = cast("Fields", function)
+    parameters = named.get("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        wrong(f"{place}.function.parameters", "a JSON schema", parameters)
+    description = named.get("description")
+    return ToolDefinition(
+        name=short_name(named.get("name"), f"{place}.function.name"),
+        description=description if isinstance(description, str) else "",
+        parameters=cast("dict[str, Any]", parameters) if parameters else {},
+    )
 
 
 def listed_messages(value: object) -> list[object]:

@@ -23,6 +23,7 @@ from protocol.tasks import (
 from skulkd.api.dialects.fields import (
     MAX_TOKENS,
     Fields,
+    function_tool,
     listed_messages,
     listed_tools,
     model_id_of,
@@ -331,25 +332,7 @@ def _tool_call(value: object, place: str) -> ToolCall:
 
 
 def _tools(value: object) -> tuple[ToolDefinition, ...]:
-    return tuple(starmap(_tool, listed_tools(value)))
-
-
-def _tool(tool: Fields, place: str) -> ToolDefinition:
-    if tool.get("type", "function") != "function":
-        unsupported(f"{place}.type", "must be function", "Offer function tools only.")
-    function = tool.get("function")
-    if not isinstance(function, dict):
-        wrong(f"{place}.function", "an object", function)
-    named = cast("Fields", function)
-    parameters = named.get("parameters")
-    if parameters is not None and not isinstance(parameters, dict):
-        wrong(f"{place}.function.parameters", "a JSON schema", parameters)
-    description = named.get("description")
-    return ToolDefinition(
-        name=short_name(named.get("name"), f"{place}.function.name"),
-        description=description if isinstance(description, str) else "",
-        parameters=cast("dict[str, Any]", parameters) if parameters else {},
-    )
+    return tuple(starmap(function_tool, listed_tools(value)))
 
 
 def _tool_choice(value: object, tools: tuple[ToolDefinition, ...]) -> str:

@@ -34,8 +34,26 @@ def test_every_route_is_documented_with_its_scope_and_no_other_is() -> None:
                 (method, shape_of(path), cells[2]) for method, path in DOCUMENTED.findall(cells[1])
             )
     documented -= {("HEAD", "/", "open")}
-    served = {(route.method, shape_of(route.path), route.scope) for route in all_routes()}
+    served = {
+        (route.method, shape_of(route.path), route.scope)
+        for route in all_routes()
+        if not route.path.startswith("/ollama/v1/")
+    }
     assert served == documented
+
+
+def test_the_inference_routes_under_v1_are_there_under_ollama_too() -> None:
+    routes = {(route.method, route.path): route for route in all_routes()}
+    own = {
+        key: route
+        for key, route in routes.items()
+        if route.path.startswith("/v1/") and route.kind == "inference"
+    }
+    twins = {key for key in routes if key[1].startswith("/ollama/v1/")}
+    assert twins == {(method, f"/ollama{path}") for method, path in own}
+    for (method, path), route in own.items():
+        twin = routes[method, f"/ollama{path}"]
+        assert (twin.scope, twin.is_heavy, twin.reach) == (route.scope, route.is_heavy, route.reach)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 
 from protocol.control_api import ErrorDocument, read_answer
 from protocol.errors import SkulkError
-from protocol.ids import InstanceId
+from protocol.ids import InstanceId, ModelId
 from protocol.instances import Instance, Phase
 from protocol.readings import InstanceReading, Readings
 from protocol.state import ClusterState
-from skulkd.api.selection import Sight, choose
+from skulkd.api.selection import Sight, choose, placed_instances
 from tests.support.api_harness import Api, with_api
 from tests.support.builders import (
     MODEL,
@@ -24,7 +24,7 @@ from tests.support.builders import (
     an_instance,
     an_instance_id,
 )
-from tests.support.fake_ports import NODE, FakeDaemon, make_instance
+from tests.support.fake_ports import NODE, FakeDaemon, make_card, make_instance, make_state
 
 
 def three(*instances: Instance) -> ClusterState:
@@ -160,3 +160,16 @@ def test_b30_clients_get_503_with_retry_after_and_service_again_when_the_node_is
         assert (await api.chat()).status_code == 200
 
     with_api(story, FakeDaemon(make_instance()))
+
+
+def test_a_name_with_the_tag_latest_is_the_name_without_one_unless_there_is_such_a_model() -> None:
+    plain = make_instance(card=make_card("a/b"), number=1)
+    tagged = make_instance(card=make_card("a/b:latest"), number=2)
+    other = make_instance(card=make_card("c/d:Q4"), number=3)
+    state = make_state(plain, other)
+    assert placed_instances(state, ModelId("a/b:latest")) == [plain]
+    assert placed_instances(state, ModelId("a/b")) == [plain]
+    assert placed_instances(state, ModelId("c/d:latest")) == []
+    both = make_state(plain, tagged)
+    assert placed_instances(both, ModelId("a/b:latest")) == [tagged]
+    assert placed_instances(both, ModelId("a/b")) == [plain]

@@ -1,0 +1,141 @@
+"""Ollama's routes: chats in its dialect, and its view of the models that are placed."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Literal, final
+
+from protocol.errors import RequestError
+from protocol.ids import CommandId, ModelId
+from skulkd.api.catalog import find_model
+from skulkd.api.dependencies import ApiDependencies
+from skulkd.api.dialects.fields import Fields, model_id_of
+from skulkd.api.dialects.ollama import (
+    IdleCall,
+    OllamaCall,
+    parse_chat,
+    parse_generate,
+    parse_idle,
+)
+from skulkd.api.dialects.ollama_output import idle_document
+from skulkd.api.http import Answer, Header, Reply, Request
+from skulkd.api.inference import ChatService
+from skulkd.api.json_body import decode_object
+from skulkd.api.ollama_views import (
+    ollama_capabilities,
+    ps_document,
+    show_document,
+    tags_document,
+)
+from skulkd.api.ports import CatalogModel
+from skulkd.api.selection import placed_instances, untagged
+
+VERSION: Final = "0.12.11"
+"""The release of Ollama whose API this is: clients compare it with the oldest they work with."""
+_TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
+_MS_PER_S: Final = 1000
+
+
+@final
+class OllamaRoutes:
+    """The routes under `/ollama`, but those of `/ollama/v1`.
+
+    Args:
+        deps: The rest of the daemon.
+        chat: Serves what is asked of a model.
+    """
+
+    def __init__(self, deps: ApiDependencies, chat: ChatService) -> None:
+        self._deps = deps
+        self._chat = chat
+
+    async def root(self, request: Request) -> Answer:
+        """`GET /ollama/`: the words by which clients know a server."""
+        del request
+        return Reply(body=b"Ollama is running", headers=(_TEXT,))
+
+    async def version(self, request: Request) -> Answer:
+        """`GET /ollama/api/version`."""
+        del request
+        return _json({"version": VERSION})
+
+    async def chat(self, request: Request) -> Answer:
+        """`POST /ollama/api/chat`; without messages, whether the model is loaded."""
+        fields = await decode_object(await request.body())
+        idle = parse_idle(fields, "chat")
+        if idle is not None:
+            return await self._idle(idle)
+        return await self._chat.serve(request, fields, partial(self._parsed, parse_chat))
+
+    async def generate(self, request: Request) -> Answer:
+        """`POST /ollama/api/generate`; without a prompt, whether the model is loaded."""
+        fields = await decode_object(await request.body())
+        idle = parse_idle(fields, "generate")
+        if idle is not None:
+            return await self._idle(idle)
+        return await self._chat.serve(request, fields, partial(self._parsed, parse_generate))
+
+    async def tags(self, request: Request) -> Answer:
+        """`GET /ollama/api/tags`."""
+        del request
+        return _json(tags_document(self._deps.state.state.instances.values()))
+
+    async def ps(self, request: Request) -> Answer:
+        """`GET /ollama/api/ps`."""
+        del request
+        return _json(ps_document(self._deps.state.state.instances.values()))
+
+    async def show(self, request: Request) -> Answer:
+        """`POST /ollama/api/show`, the model named as `model` or as `name`."""
+        fields = await decode_object(await request.body())
+        model_id = model_id_of({"model": fields.get("model") or fields.get("name")})
+        copies = placed_instances(self._deps.state.state, model_id)
+        card = copies[0].card if copies else (await self._found(model_id)).card
+        return _json(show_document(card, copies))
+
+    def _parsed(
+        self, parse: Callable[..., OllamaCall], fields: Fields, *, command_id: CommandId
+    ) -> OllamaCall:
+        """Read a chat, and refuse thinking where the model cannot: its card alone says so."""
+        call = parse(fields, command_id=command_id)
+        model_id = call.task.model_id
+        copies = placed_instances(self._deps.state.state, model_id)
+        if call.wants_thinking and copies and "thinking" not in ollama_capabilities(copies[0].card):
+            raise RequestError(
+                "request.unsupported_field",
+                f'"{model_id}" does not support thinking',
+                remediation="Leave `think` out, or choose a model that thinks.",
+                details={"param": "think"},
+            )
+        return call
+
+    async def _idle(self, idle: IdleCall) -> Answer:
+        """Tell whether the model is loaded: what an operator has placed stays until it is stopped.
+
+        Raises:
+            SkulkError: What a chat would be refused with; `request.model_not_found`.
+        """
+        reason: Literal["load", "unload"] = "load"
+        if not idle.unloads:
+            self._chat.ready(idle.model_id)
+        elif not placed_instances(self._deps.state.state, idle.model_id):
+            await self._found(idle.model_id)
+            reason = "unload"
+        created_s = self._deps.clock.wall_ms() // _MS_PER_S
+        return Reply(body=idle_document(idle.kind, idle.model_id, created_s, reason))
+
+    async def _found(self, model_id: ModelId) -> CatalogModel:
+        for name in dict.fromkeys((model_id, untagged(model_id))):
+            found = await find_model(self._deps.models, self._deps.state.state, name)
+            if found is not None:
+                return found
+        raise RequestError(
+            "request.model_not_found",
+            f"model {model_id!r} not found",
+            remediation="See `skulk models list`.",
+            details={"param": "model"},
+        )
+
+
+def _json(document: dict[str, Any]) -> Reply:
+    return Reply(body=json.dumps(document).encode())
