@@ -94,6 +94,7 @@ class ResponsesCall:
             settings=self.settings,
             namespaces=self.namespaces,
             seals_reasoning=self.seals_reasoning,
+            shows_summaries=self.settings["reasoning"]["summary"] is not None,
         )
 
 

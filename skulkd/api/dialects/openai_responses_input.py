@@ -105,8 +105,9 @@ class Conversation:
             case "item_reference":
                 unsupported(
                     place,
-                    "refers to an item of an earlier response, and none is kept here",
-                    "Send the item itself.",
+                    "refers to an item of an earlier response, and none is kept here: clients "
+                    "send the item itself where `store` is false",
+                    "Set `store` to false in the client, or send the item itself.",
                 )
             case str() as kind if kind in _PASSED_OVER:
                 self._on_passed_over(kind)

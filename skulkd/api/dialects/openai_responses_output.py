@@ -27,7 +27,7 @@ _REASONS: Final[dict[FinishReason, str]] = {
     "content_filter": "content_filter",
 }
 """Of responses that are incomplete; the others are complete."""
-_ID_HEADS: Final[dict[_Kind, str]] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+_IDS: Final[dict[_Kind, str]] = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
 
 
 @final
@@ -47,6 +47,34 @@ class ResponseHead:
     client knows them: namespace and name."""
     seals_reasoning: bool
     """The client hands reasoning back only where it gets it as `encrypted_content`."""
+    shows_summaries: bool
+    """The client shows reasoning only where it gets it as a summary."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """How the text of an item is told."""
+
+    index: str
+    """What its events call the number of the part."""
+    part: str
+    """What events of the part are named after."""
+    text: str
+    """What events of its text are named after."""
+
+
+_MESSAGE: Final = _Form(
+    index="content_index", part="response.content_part", text="response.output_text"
+)
+_REASONING: Final = _Form(
+    index="content_index", part="response.content_part", text="response.reasoning_text"
+)
+_SUMMARY: Final = _Form(
+    index="summary_index",
+    part="response.reasoning_summary_part",
+    text="response.reasoning_summary_text",
+)
 
 
 @final
@@ -57,6 +85,7 @@ class _Item:
     kind: _Kind
     item_id: str
     index: int
+    form: _Form = _MESSAGE
     pieces: list[str] = field(default_factory=list[str])
     """Of its text, or of a call's arguments."""
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
@@ -72,7 +101,8 @@ class _Item:
     def part(self) -> dict[str, Any]:
         """Give its content, as far as it has come."""
         if self.kind == "reasoning":
-            return {"type": "reasoning_text", "text": self.text}
+            kind = "summary_text" if self.form is _SUMMARY else "reasoning_text"
+            return {"type": kind, "text": self.text}
         return {
             "type": "output_text",
             "text": self.text,
@@ -89,7 +119,10 @@ class _Item:
         if self.kind == "message":
             return {**item, "role": "assistant", "content": parts}
         sealed = SEAL + self.text if seals_reasoning and parts else None
-        return {**item, "summary": [], "content": parts, "encrypted_content": sealed}
+        told = {"summary": [], "content": parts}
+        if self.form is _SUMMARY:
+            told = {"summary": parts}
+        return {**item, **told, "encrypted_content": sealed}
 
 
 @final
@@ -146,8 +179,10 @@ class ResponseStream:
         events: list[bytes] = [] if self._has_begun else [self.begin()]
         if chunk.reasoning:
             self._say("reasoning", chunk.reasoning, (), events)
-        if chunk.text or chunk.logprobs:
+        if chunk.text:
             self._say("message", chunk.text, chunk.logprobs, events)
+        elif chunk.logprobs and self._open is not None and self._open.kind == "message":
+            self._open.logprobs += chunk.logprobs  # of a text that is still held back
         for delta in chunk.tool_calls:
             self._call(delta, events)
         return b"".join(events)
@@ -230,12 +265,10 @@ class ResponseStream:
         item = self._open
         if item is None or item.kind != kind:
             item = self._open_item(kind, {}, events)
-            place = {**_place(item), "content_index": 0}
-            added = {**place, "part": item.part()}
-            events.append(self._event("response.content_part.added", added))
-            name = "response.output_text" if kind == "message" else "response.reasoning_text"
-            fixed = dumped({"type": f"{name}.delta", **place})
-            item.delta = b'event: %b.delta\ndata: %b,"delta":' % (name.encode(), fixed[:-1])
+            form = item.form
+            place = {**_place(item), form.index: 0}
+            events.append(self._event(f"{form.part}.added", {**place, "part": item.part()}))
+            item.delta = _delta_head(f"{form.text}.delta", place)
         item.pieces.append(text)
         item.logprobs += logprobs
         told = b""
@@ -254,9 +287,7 @@ class ResponseStream:
                 call = {"call_id": call_id, "namespace": whose[0], "name": whose[1]}
             item = self._open_item("function_call", call, events)
             self._call_index = delta.call_index
-            kind = "response.function_call_arguments.delta"
-            fixed = dumped({"type": kind, **_place(item)})[:-1]
-            item.delta = b'event: %b\ndata: %b,"delta":' % (kind.encode(), fixed)
+            item.delta = _delta_head("response.function_call_arguments.delta", _place(item))
         if delta.arguments:
             item.pieces.append(delta.arguments)
             events.append(self._delta(item, delta.arguments))
@@ -269,8 +300,10 @@ class ResponseStream:
     def _open_item(self, kind: _Kind, call: Mapping[str, str], events: list[bytes]) -> _Item:
         self._close("completed", events)
         index = len(self._done)
-        item_id = f"{_ID_HEADS[kind]}_{self._head.command_id}_{index}"
+        item_id = f"{_IDS[kind]}_{self._head.command_id}_{index}"
         item = self._open = _Item(kind=kind, item_id=item_id, index=index, call=call)
+        if kind == "reasoning":
+            item.form = _SUMMARY if self._head.shows_summaries else _REASONING
         added = {"output_index": index, "item": self._document(item, "in_progress")}
         events.append(self._event("response.output_item.added", added))
         return item
@@ -287,14 +320,14 @@ class ResponseStream:
             done = {**place, "name": item.call["name"], "arguments": item.text}
             events.append(self._event("response.function_call_arguments.done", done))
         else:
-            place["content_index"] = 0
-            part = item.part()
-            name, told = "reasoning_text", {"text": part["text"]}
+            form, part = item.form, item.part()
+            place[form.index] = 0
+            told = {"text": part["text"]}
             if item.kind == "message":
-                name, told = "output_text", {**told, "logprobs": part["logprobs"]}
+                told["logprobs"] = part["logprobs"]
             events += (
-                self._event(f"response.{name}.done", {**place, **told}),
-                self._event("response.content_part.done", {**place, "part": part}),
+                self._event(f"{form.text}.done", {**place, **told}),
+                self._event(f"{form.part}.done", {**place, "part": part}),
             )
         document = self._document(item, status)
         self._done.append(document)
@@ -336,6 +369,11 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 def _place(item: _Item) -> dict[str, Any]:
     return {"item_id": item.item_id, "output_index": item.index}
+
+
+def _delta_head(kind: str, place: Mapping[str, Any]) -> bytes:
+    """Give how each event with a piece of an item begins."""
+    return b'event: %b\ndata: %b,"delta":' % (kind.encode(), dumped({"type": kind, **place})[:-1])
 
 
 def _failure_code(error: Mapping[str, Any]) -> str:

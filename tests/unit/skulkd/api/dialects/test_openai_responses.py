@@ -327,6 +327,33 @@ def test_reasoning_is_sealed_for_clients_that_hand_it_back_unread() -> None:
         assert item["content"] == [{"type": "reasoning_text", "text": "hm"}]
 
 
+def test_reasoning_is_told_as_a_summary_to_clients_that_ask_for_one() -> None:
+    stream = a_stream(reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"])
+    sent = b"".join(stream.chunk(Chunk(reasoning=text)) for text in ("h", "m"))
+    events = events_of(sent + stream.finish(Finished("stop", Usage(1, 2)), 1))
+    told = [event["type"].removeprefix("response.reasoning_summary_") for event in events[3:-2]]
+    assert told == ["part.added", "text.delta", "text.delta", "text.done", "part.done"]
+    assert {event["summary_index"] for event in events[3:-2]} == {0}
+    (item,) = events[-1]["response"]["output"]
+    assert item["summary"] == [{"type": "summary_text", "text": "hm"}]
+    assert item["encrypted_content"] == "skulk:hm"
+    assert "content" not in item
+    said = {"role": "assistant", "content": "x"}
+    assert read(input=[item, said]).messages[0].reasoning == "hm", "once, not twice"
+
+
+def test_logprobs_of_reasoning_open_no_message() -> None:
+    token = TokenLogprob("hm", -0.5)
+    answer = an_answer(top_logprobs=1)
+    for text in ("h", "m"):
+        answer.add(Chunk(reasoning=text, logprobs=(token,)))
+    answer.add(Chunk("x", logprobs=(token,)))
+    answer.add(Chunk(logprobs=(token,)))
+    document = json.loads(answer.document(Finished("stop", Usage(1, 2)), 1))
+    assert [item["type"] for item in document["output"]] == ["reasoning", "message"]
+    assert len(document["output"][1]["content"][0]["logprobs"]) == 2
+
+
 def test_logprobs_are_told_by_piece_and_for_the_whole_text() -> None:
     stream = a_stream(top_logprobs=1)
     token = TokenLogprob("hi", -0.5, (("ho", -1.0),))
