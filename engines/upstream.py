@@ -18,6 +18,7 @@ from engines.output.openai_stream import (
     error_frame,
     error_of_answer,
 )
+from engines.output.split_frames import FrameSplitter, OutputRules
 from protocol.data_frames import Chunk, Frame, TakeChunk
 from protocol.errors import EngineError, SkulkError
 from protocol.tasks import ChatTask
@@ -82,6 +83,7 @@ class UpstreamClient:
         can_answer_whole: The engine notices within a second when the client of an answer that is
             not streamed has gone. Only then is it asked for whole answers; a slot that works on
             for nobody costs more than the frames do.
+        rules: How calls and reasoning are split out of its text; None leaves the text as it is.
     """
 
     def __init__(
@@ -90,9 +92,11 @@ class UpstreamClient:
         timeouts: HttpTimeouts | None = None,
         *,
         can_answer_whole: bool = False,
+        rules: OutputRules | None = None,
     ) -> None:
         self._http = HttpClient(endpoint, timeouts)
         self._can_answer_whole = can_answer_whole
+        self._rules = rules
 
     async def load_status(self) -> LoadStatus:
         """Ask `/health`; an engine that does not listen yet is one that is not loaded."""
@@ -114,6 +118,8 @@ class UpstreamClient:
 
     def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame, None]:
         """Serve one task; see `EngineClient.chat`."""
+        if self._rules is not None:
+            task = self._rules.stop(task)
         if task.stream or task.logprobs is not None or not self._can_answer_whole:
             return self._stream(task, take)
         return self._whole_answer(task)
@@ -156,7 +162,7 @@ class UpstreamClient:
 
     async def _stream(self, task: ChatTask, take: TakeChunk | None) -> AsyncGenerator[Frame, None]:
         decoder = StreamDecoder(task.logprobs or 0)
-        arrivals = _Arrivals(decoder, take)
+        arrivals = _Arrivals(decoder, self._splitter(task), take)
         response: HttpResponse | None = None
         try:
             response = await self._accepted(task, is_stream=True)
@@ -179,13 +185,18 @@ class UpstreamClient:
         raise error_of_answer(response.status, await _whole(response, MAX_REFUSAL_BYTES))
 
     async def _whole_answer(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
+        frames: list[Frame]
         try:
             body = await _whole(await self._accepted(task, is_stream=False), MAX_ANSWER_BYTES)
-            frames = decode_whole(body)
+            frames = list(decode_whole(body))
         except SkulkError as error:
-            frames = (error_frame(error),)
-        for frame in frames:
+            frames = [error_frame(error)]
+        splitter = self._splitter(task)
+        for frame in frames if splitter is None else splitter.take(frames):
             yield frame
+
+    def _splitter(self, task: ChatTask) -> FrameSplitter | None:
+        return None if self._rules is None else self._rules.splitter(task)
 
     async def _ask(self, path: str, body: bytes, quiet_s: float = CONTROL_QUIET_S) -> bytes:
         response = await self._http.request("POST", path, body, quiet_s=quiet_s)
@@ -204,11 +215,15 @@ class _Arrivals:
 
     Args:
         decoder: Of the stream.
+        splitter: Of the answer, where there is one.
         take: Who takes chunks, if anybody does.
     """
 
-    def __init__(self, decoder: StreamDecoder, take: TakeChunk | None) -> None:
+    def __init__(
+        self, decoder: StreamDecoder, splitter: FrameSplitter | None, take: TakeChunk | None
+    ) -> None:
         self._decoder = decoder
+        self._splitter = splitter
         self._take = take
         self.untaken: list[Frame] = []
         """What came out of the bytes after which no more were wanted."""
@@ -216,6 +231,8 @@ class _Arrivals:
     def __call__(self, piece: bytes) -> bool:
         """Take bytes; False once there are frames in `untaken`, which go before any other."""
         frames = self._decoder.feed(piece)
+        if self._splitter is not None:
+            frames = self._splitter.take(frames)
         take = self._take
         for index, frame in enumerate(frames):
             if take is None or type(frame) is not Chunk or not take(frame):

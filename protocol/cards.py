@@ -284,6 +284,10 @@ class ScriptedSection(FrozenModel):
     ignore_sigterm: bool = False
     split_utf8: bool = False
     """Cut tokens inside UTF-8 sequences, one byte a token."""
+    raw_markup: bool = False
+    """The reply is a model's raw text: its calls and reasoning are split out, by its family."""
+    prompt_tail: Annotated[str, StringConstraints(max_length=256)] = ""
+    """What each prompt ends in, such as the mark that opens the reasoning."""
 
 
 class ModelCard(FrozenModel):

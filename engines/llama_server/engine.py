@@ -6,6 +6,7 @@ from typing import Final, final
 
 from engines.base import Endpoint, EngineDescription, LaunchSpec, LoadSpec
 from engines.llama_server.arguments import binary_argv, hosted_parameters, settings_of
+from engines.output.split_frames import rules_of
 from engines.upstream import UpstreamClient
 from protocol.errors import EngineError
 
@@ -51,6 +52,8 @@ class LlamaServerEngine:
 
         Answers are always streamed from this engine: asked for a whole one, it goes on generating
         after its client has gone, and drops or keeps a last blank differently.
+
+        It splits out calls and reasoning itself, but only for requests with tools and for chat
+        templates that it knows; what it leaves in the text is split here.
         """
-        del spec
-        return UpstreamClient(endpoint)
+        return UpstreamClient(endpoint, rules=rules_of(spec.card))

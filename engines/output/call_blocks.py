@@ -60,7 +60,7 @@ class Block(Protocol):
 
 _BLANK_HEAD: Final = re.compile(r"\s*\[?\s*")
 _MISTRAL_HEAD: Final = re.compile(
-    r"\s*(?:\[\s*|(?P<name>[\w.:/-]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?\s*)?"
+    r"\s*(?:\[\s*|(?P<name>[\w.:/-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*)?"
 )
 _SEPARATOR: Final = deepseek_mark("tool sep")
 _DEEPSEEK_HEAD: Final = re.compile(
@@ -154,7 +154,7 @@ class ObjectsBlock:
         groups = found.groupdict() if found else {}
         name = self._name or groups.get("name")
         if name:
-            return call_of_arguments(name, text, self._tools, groups.get("id"))
+            return call_of_arguments(name, text, self._tools)
         return call_of_object(text, self._tools, is_bare=not self._opening)
 
     def _feed_between(self, text: str) -> str | None:

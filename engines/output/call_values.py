@@ -21,8 +21,6 @@ class ReadCall(NamedTuple):
     name: str
     arguments: str
     """A JSON object."""
-    id: str | None = None
-    """As the model chose it, where its format has one."""
 
 
 _CALL_KEYS: Final = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
@@ -57,20 +55,12 @@ def call_of_object(text: str, tools: Tools, *, is_bare: bool) -> ReadCall | None
     arguments = fields.get("arguments", fields.get("parameters"))
     if isinstance(arguments, str):
         arguments = _loads(arguments)
-    call_id = fields.get("id")
-    return _call(
-        name,
-        {} if arguments is None else arguments,
-        tools,
-        call_id if isinstance(call_id, str) and call_id else None,
-    )
+    return _call(name, {} if arguments is None else arguments, tools)
 
 
-def call_of_arguments(
-    name: str, text: str, tools: Tools, call_id: str | None = None
-) -> ReadCall | None:
+def call_of_arguments(name: str, text: str, tools: Tools) -> ReadCall | None:
     """Read a call whose name stands before the object of its arguments."""
-    return _call(name, _loads(text), tools, call_id)
+    return _call(name, _loads(text), tools)
 
 
 def call_of_qwen(body: str, tools: Tools) -> ReadCall | None:
@@ -171,9 +161,7 @@ def _has_arguments(fields: dict[str, Any]) -> bool:
     return any("arguments" in holder or "parameters" in holder for holder in holders)
 
 
-def _call(
-    name: object, arguments: object, tools: Tools, call_id: str | None = None
-) -> ReadCall | None:
+def _call(name: object, arguments: object, tools: Tools) -> ReadCall | None:
     if not isinstance(name, str) or name not in tools or not isinstance(arguments, dict):
         return None
     try:
@@ -183,7 +171,7 @@ def _call(
         text = text if is_sendable else json.dumps(arguments, allow_nan=False)
     except (ValueError, RecursionError):
         return None
-    return ReadCall(name, text, call_id)
+    return ReadCall(name, text)
 
 
 def _typed(pairs: list[tuple[str, str]], name: str, tools: Tools) -> dict[str, Any]:

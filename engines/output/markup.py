@@ -180,6 +180,9 @@ _BY_NAME: Final[tuple[tuple[str, MarkupName], ...]] = (
 )  # fmt: skip
 """What a name of a parser, a format or a family has in it; the first that fits."""
 
+_SHARED_ARCHITECTURES: Final = frozenset({"llama"})
+"""A GGUF file names its architecture; Mistral's, Hermes' and many others' models have this one."""
+
 _BY_TEMPLATE: Final[tuple[tuple[str, MarkupName], ...]] = (
     ("<|channel|>", "harmony"), ("<|tool_call>", "gemma"), ("<start_function_call>", "gemma"),
     (deepseek_mark("tool call begin"), "deepseek"), (f"<{DSML}", "deepseek"),
@@ -193,8 +196,8 @@ def markup_name_of(card: ModelCard, template: str | None = None) -> MarkupName:
     """Choose the marks to look for in a model's text.
 
     What the card says of its output counts first, then what its chat template shows, then its
-    family. Where nothing is known all marks count: a mark that leaks does more harm than one that
-    an answer about marks must do without.
+    family, unless that is no more than an architecture which many share. Where nothing is known all
+    marks count: one that leaks does more harm than one that an answer about marks does without.
 
     Args:
         card: The model.
@@ -207,6 +210,8 @@ def markup_name_of(card: ModelCard, template: str | None = None) -> MarkupName:
     for mark, name in _BY_TEMPLATE:
         if mark in (template or ""):
             return name
+    if (card.family or "").lower() in _SHARED_ARCHITECTURES:
+        return "any"
     return _find(card.family, _BY_NAME) or "any"
 
 

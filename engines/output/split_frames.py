@@ -55,7 +55,7 @@ class FrameSplitter:
             offered_tools(task),
             call_id_prefix=f"call_{task.command_id}_",
             begins_in_reasoning=rules.markup.begins_in_reasoning(rules.prompt_tail),
-            takes_bare_calls=task.response_format is None,
+            answers_in_json=task.response_format is not None,
         )
         self._n_foreign_calls = 0
 

@@ -17,6 +17,7 @@ from protocol.data_frames import Chunk, ToolCallDelta
 MAX_BLANK_CHARS: Final = 64
 """White space before a mark belongs to the mark; so much of it is held to see whether one comes."""
 _SLICE_CHARS: Final = 4096
+_BEGIN_JSON: Final = frozenset('{["')
 
 _IN_A_CALL: Final = re.compile(
     r"<(?:function|parameter)=([^<>\n]*)>"
@@ -36,10 +37,11 @@ class OutputSplitter:
     Args:
         markup: The marks to look for.
         tools: What the request offers; empty where the model may not call.
-        call_id_prefix: Of the ids of calls whose model gives none; unique to this answer.
+        call_id_prefix: Of the ids of calls; unique to this answer. What a model calls its calls is
+            no id: models say the same in each turn.
         begins_in_reasoning: The prompt has opened the reasoning.
-        takes_bare_calls: An answer that begins with a JSON object may be a call. False where JSON
-            was asked for.
+        answers_in_json: JSON was asked for, so that one which begins the text is no call; what is
+            in its strings is left as it is.
     """
 
     def __init__(
@@ -49,12 +51,13 @@ class OutputSplitter:
         *,
         call_id_prefix: str,
         begins_in_reasoning: bool = False,
-        takes_bare_calls: bool = True,
+        answers_in_json: bool = False,
     ) -> None:
         self._markup = markup
         self._tools = tools
         self._call_id_prefix = call_id_prefix
-        self._may_be_bare = bool(tools) and takes_bare_calls
+        self._answers_in_json = answers_in_json
+        self._may_be_bare = bool(tools) and not answers_in_json
         self._may_mark = markup.first_characters.search
         self._span: Span = "reasoning" if begins_in_reasoning else "text"
         self._is_at_start = True
@@ -64,6 +67,7 @@ class OutputSplitter:
         self._block: Block | None = None
         self._chunks: list[Chunk] = []
         self._is_plain = False
+        self._is_json = False
         self.n_calls = 0
         """How many calls the answer has had; also those that came another way."""
 
@@ -108,13 +112,17 @@ class OutputSplitter:
         return chunks
 
     def _feed_marks(self, text: str) -> str:
-        if self._may_be_bare and self._is_at_start and self._span == "text":
-            bare = text.lstrip()
-            if bare.startswith(("{", "[")):
-                self._may_be_bare = False
-                self._blank += text[: len(text) - len(bare)]
-                self._block = ObjectsBlock("", self._tools)
-                return bare
+        if self._is_json:
+            self._put(text)
+            return ""
+        if self._is_at_start and self._span == "text" and text.lstrip()[:1] in _BEGIN_JSON:
+            if self._may_be_bare:
+                return self._begin_bare(text)
+            if self._answers_in_json:
+                self._is_json = True
+                self._put(self._blank)
+                self._blank = ""
+                return text.lstrip() if self._is_trimming else text
         found = self._markup.pattern.search(text)
         if found is None:
             n_undecided = self._n_undecided(text)
@@ -124,6 +132,14 @@ class OutputSplitter:
         self._say(text[: found.start()])
         self._on_mark(found.group())
         return text[found.end() :]
+
+    def _begin_bare(self, text: str) -> str:
+        self._may_be_bare = False
+        self._block = ObjectsBlock("", self._tools)
+        bare = text.lstrip()
+        if not self._is_trimming:
+            self._blank += text[: len(text) - len(bare)]
+        return bare
 
     def _n_undecided(self, text: str) -> int:
         """Count the characters at the end that may become a mark; none has two first characters."""
@@ -172,7 +188,7 @@ class OutputSplitter:
     def _call(self, call: ReadCall) -> None:
         self._turn_to("text")
         self._is_at_start = False
-        call_id = call.id or f"{self._call_id_prefix}{self.n_calls}"
+        call_id = f"{self._call_id_prefix}{self.n_calls}"
         delta = ToolCallDelta(self.n_calls, call_id, call.name, call.arguments)
         self._chunks.append(Chunk("", "", (delta,)))
         self.n_calls += 1

@@ -2,9 +2,11 @@
 
 import json
 import sys
+from dataclasses import replace
 from typing import Final, final
 
 from engines.base import Endpoint, EngineDescription, LaunchSpec, LoadSpec
+from engines.output.split_frames import rules_of
 from engines.upstream import UpstreamClient
 from protocol.errors import EngineError
 from protocol.nodes import EngineFacts
@@ -59,9 +61,14 @@ class ScriptedEngine:
         )
 
     def connect(self, spec: LoadSpec, endpoint: Endpoint) -> UpstreamClient:
-        """Make a client."""
-        del spec
-        return UpstreamClient(endpoint, can_answer_whole=True)
+        """Make a client; it splits what the script says where that is a model's raw text."""
+        section = spec.card.scripted
+        if section is None or not section.raw_markup:
+            return UpstreamClient(endpoint, can_answer_whole=True)
+        rules = replace(
+            rules_of(spec.card), prompt_tail=section.prompt_tail, stops_at_turn_ends=True
+        )
+        return UpstreamClient(endpoint, can_answer_whole=True, rules=rules)
 
 
 def builtin_facts() -> EngineFacts:

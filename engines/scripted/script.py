@@ -40,11 +40,14 @@ class Script:
     memory_bytes: int = 0
     ignore_sigterm: bool = False
     split_utf8: bool = False
+    raw_markup: bool = False
+    prompt_tail: str = ""
 
 
-def render(messages: list[dict[str, str]]) -> str:
+def render(messages: list[dict[str, str]], tail: str = "") -> str:
     """Render a conversation to the prompt that is counted."""
-    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+    lines = [f"{message['role']}: {message['content']}" for message in messages]
+    return "\n".join((*lines, tail) if tail else lines)
 
 
 def count_tokens(text: str) -> int:

@@ -107,7 +107,7 @@ class Answer:
         self._engine = engine
         self._connection = connection
         self._is_stream = bool(request.get("stream"))
-        self.prompt_tokens = count_tokens(render(request["messages"]))
+        self.prompt_tokens = count_tokens(render(request["messages"], engine.script.prompt_tail))
         stop: str | list[str] = request.get("stop") or []
         self._utterance = Utterance(
             engine.script,
@@ -319,7 +319,8 @@ class _Connection(asyncio.Protocol):
                     },
                 )
             case "/apply-template":
-                self.answer(200, {"prompt": render(json.loads(body)["messages"])})
+                prompt = render(json.loads(body)["messages"], engine.script.prompt_tail)
+                self.answer(200, {"prompt": prompt})
             case "/tokenize":
                 n_tokens = count_tokens(json.loads(body)["content"])
                 self.answer(200, {"tokens": list(range(n_tokens))})

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from protocol.cards import ScriptedSection
+from protocol.cards import ScriptedSection, ToolingSection
 from store.cards import to_toml
 from tests.support.builders import a_scripted_card
 
@@ -18,6 +18,7 @@ def add_scripted_model(
     *,
     size_bytes: int = 1 << 20,
     context_length: int = 8192,
+    family: str | None = None,
     **script: object,
 ) -> str:
     """Write the card of a scripted model, over an earlier one of that id; gives the id.
@@ -27,6 +28,7 @@ def add_scripted_model(
         model_id: What clients ask for.
         size_bytes: What the card says that the engine loads.
         context_length: The most tokens that an instance may be placed with.
+        family: Of models; one that has any takes tools.
         script: Fields of `protocol.cards.ScriptedSection`.
     """
     card = a_scripted_card(
@@ -35,6 +37,9 @@ def add_scripted_model(
         context_length=context_length,
         scripted=ScriptedSection.model_validate(script),
     )
+    if family is not None:
+        tooling = ToolingSection(supports_tool_calling=True)
+        card = card.model_copy(update={"family": family, "tooling": tooling})
     folder = models_dir / "cards"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{model_id.replace('/', '-')}.toml").write_text(to_toml(card))
