@@ -325,35 +325,6 @@ class EventsDocument(ControlModel):
     """The newest in the log."""
 
 
-class ModelEntry(ControlModel):
-    """One model of the catalogue, as OpenAI clients read it, with more."""
-
-    id: ModelIdField
-    object: Literal["model"] = "model"
-    created: int = 0
-    """Seconds since 1970; 0 when the card does not say."""
-    owned_by: str
-    name: str
-    tasks: tuple[str, ...] = ()
-    capabilities: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    """`custom`, `installed`, `placed`, `ready`, as far as they hold."""
-    family: str = ""
-    quantization: str = ""
-    storage_size_bytes: int
-    context_length: int
-    """What the model was trained for, in tokens; 0 is unknown."""
-    context_window: int | None = None
-    """What a placed instance serves; None while none is placed."""
-    backends: tuple[BackendTag, ...] = ()
-    source: Literal["package", "local", "hub", "none"] = "none"
-    installed: bool = False
-    """The files are complete on this node."""
-    placed: bool = False
-    ready: bool = False
-    license: str = ""
-
-
 class CardDocument(ControlModel):
     """`GET /models/cards/{id}`: one whole card, as a placement takes it."""
 
@@ -361,13 +332,6 @@ class CardDocument(ControlModel):
     digest: DigestField
     installed: bool = False
     """Whether the files are on the node that answered."""
-
-
-class ModelList(ControlModel):
-    """`GET /v1/models` and `GET /models`."""
-
-    object: Literal["list"] = "list"
-    data: tuple[ModelEntry, ...] = ()
 
 
 FoundSource = Literal["hf", "ollama", "lmstudio", "llamacpp"]

@@ -17,11 +17,11 @@ from protocol.cluster_api import NodeView, StrangerView
 from protocol.control_api import (
     InstanceView,
     LinkEdge,
-    ModelEntry,
     NodeHealthView,
     TransferStatus,
 )
 from protocol.instances import InstanceFailure
+from protocol.models_api import ModelEntry
 from protocol.session import ClusterHead, FeedState, Lines, NodeHello, RowKind, Rows, kind_of_row
 from protocol.state import PlacementFailure
 

@@ -12,6 +12,7 @@ from protocol.cards import (
     ModelCard,
     ModelTask,
     PlacementSection,
+    ReasoningSection,
     RelativePath,
     StorageSize,
     ToolingSection,
@@ -98,6 +99,10 @@ def card_from_gguf(path: Path, model_id: ModelId | None = None) -> ModelCard:
         gguf_cache_geometry=cache_geometry(header),
         placement=PlacementSection(
             compatible_backends=_BACKENDS, backend_preference=(_BACKENDS[0],)
+        ),
+        reasoning=ReasoningSection(
+            supports_toggle=header.takes_thinking_switch,
+            format="token_delimited" if header.thinks else "none",
         ),
         tooling=ToolingSection(supports_tool_calling=header.takes_tools),
         license=LicenseSection(name=_text(header.license)),

@@ -98,6 +98,10 @@ class GgufHeader:
     has_chat_template: bool
     takes_tools: bool
     """The chat template mentions tools; without that, what a client offers is dropped silently."""
+    thinks: bool
+    """The chat template has a place for thoughts."""
+    takes_thinking_switch: bool
+    """The chat template asks whether to have any."""
     eos_token_id: int | None
     bos_token_id: int | None
     pooling: bool
@@ -182,6 +186,7 @@ def _whole(
     width = fields.number(prefix + "embedding_length", 1, MAX_DIMENSION)
     heads = max(fields.per_layer(prefix + "attention.head_count", n_layers, default=0))
     kv_heads = _kv_heads(fields, prefix, n_layers, heads)
+    template = fields.text("tokenizer.chat_template") or ""
     head_length = width // heads if heads else 0
     return GgufHeader(
         architecture=architecture,
@@ -204,7 +209,9 @@ def _whole(
             fields.number("general.file_type", 0, 1 << 16, default=1 << 16)
         ),
         has_chat_template=fields.has("tokenizer.chat_template"),
-        takes_tools="tools" in (fields.text("tokenizer.chat_template") or ""),
+        takes_tools="tools" in template,
+        thinks="<think>" in template,
+        takes_thinking_switch="enable_thinking" in template,
         eos_token_id=fields.optional("tokenizer.ggml.eos_token_id", 1 << 31),
         bos_token_id=fields.optional("tokenizer.ggml.bos_token_id", 1 << 31),
         pooling=fields.number(prefix + "pooling_type", 0, 16, default=0) > 0,
@@ -234,6 +241,8 @@ def _further_part(document: GgufDocument, split_no: int, split_count: int) -> Gg
         quantization=None,
         has_chat_template=False,
         takes_tools=False,
+        thinks=False,
+        takes_thinking_switch=False,
         eos_token_id=None,
         bos_token_id=None,
         pooling=False,

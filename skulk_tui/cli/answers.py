@@ -6,7 +6,6 @@ from protocol.control_api import (
     HealthReasonView,
     InstanceView,
     KeyView,
-    ModelEntry,
     NodeHealthView,
     NodeResourcesView,
     ProgressView,
@@ -15,6 +14,7 @@ from protocol.control_api import (
 )
 from protocol.ids import NodeId
 from protocol.instances import InstanceFailure
+from protocol.models_api import ModelEntry
 from protocol.nodes import Member, Role
 from protocol.placements import MemoryArithmetic, Plan, Refusal
 from skulk_tui.cli.records import (

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from protocol.control_api import ModelEntry
 from protocol.errors import ClientError, SkulkError
 from protocol.ids import ModelId, parse_model_id
+from protocol.models_api import ModelEntry
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.chat_attachments import (
     Attachment,

@@ -123,7 +123,7 @@ def _state(session: Session, known: _Known) -> _Known:
 
 
 def _models(session: Session, known: _Known) -> _Known:
-    from protocol.control_api import ModelList
+    from protocol.models_api import ModelList
 
     models = tuple(entry.id for entry in session.client.get("/v1/models", ModelList).data)
     return replace(known, models_ms=session.clock.wall_ms(), models=models)

@@ -11,13 +11,12 @@ from protocol.control_api import (
     FoundModels,
     FoundSource,
     ImportModelBody,
-    ModelEntry,
-    ModelList,
     RemovedModel,
     TransferStatus,
 )
 from protocol.errors import ClientError, SkulkError
 from protocol.ids import ModelId, parse_model_id
+from protocol.models_api import ModelEntry, ModelList
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import found_record, model_record, names_of, transfer_record
 from skulk_tui.cli.completing import complete_model, complete_node, complete_words

@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from protocol.cluster_api import ClusterDocument, MemberView
-from protocol.control_api import ModelList, StateDocument
+from protocol.control_api import StateDocument
 from protocol.errors import ClientError, SkulkError
 from protocol.ids import NodeId
+from protocol.models_api import ModelList
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.session import Session
 

@@ -4,9 +4,10 @@ from typing import Annotated, Final, Literal, get_args
 
 import typer
 
-from protocol.control_api import InstanceView, ModelList, StateDocument
+from protocol.control_api import InstanceView, StateDocument
 from protocol.errors import ClientError
 from protocol.ids import is_command_id, parse_model_id
+from protocol.models_api import ModelList
 from skulk_tui.cli.completing import complete_instance_or_model, complete_node, complete_words
 from skulk_tui.cli.instances import find_instances
 from skulk_tui.cli.nearest import unknown_value

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from protocol.cluster_api import NodeView
-from protocol.control_api import InstanceView, ModelEntry, TransferStatus
+from protocol.control_api import InstanceView, TransferStatus
 from protocol.instances import LOADING_PHASES
+from protocol.models_api import ModelEntry
 from skulk_tui.formatting import UNKNOWN, format_percent
 from skulk_tui.lines import Line, Span, Tone, line, span, toned
 from skulk_tui.screens.cluster_rows import is_alert, ref_of_node, short_model

@@ -37,6 +37,7 @@ from skulkd.api.query import MAX_DIGITS, whole_number
 from skulkd.api.selection import Sight, choose
 from skulkd.api.sse import SSE_HEADERS, EventStream, TurnWrites, stream_headers
 from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
+from skulkd.core.model_capabilities import heeded
 from skulkd.runtime.logs import command_id as log_command_id
 
 _log = logging.getLogger(__name__)
@@ -103,7 +104,8 @@ class ChatService:
             host = candidates[0].plan.shards[0].node_id
             return await self._others.answer(host, request, changes_state=False, body=body)
         instance_id = (here or candidates)[0].instance_id
-        n_tokens = await self._deps.counts.count_tokens(instance_id, call.task)
+        task = heeded((here or candidates)[0].card, call.task)
+        n_tokens = await self._deps.counts.count_tokens(instance_id, task)
         return Reply(body=b'{"input_tokens":%d}' % n_tokens)
 
     async def open(self, request: Request, on_end: Callable[[], None]) -> KeptStream:
@@ -456,7 +458,8 @@ class ChatService:
             is_last = index == len(candidates) - 1
             has_started = False
             self._count(instance.instance_id, 1)
-            frames = self._deps.inference.chat(instance.instance_id, task, take)
+            wanted = heeded(instance.card, task)
+            frames = self._deps.inference.chat(instance.instance_id, wanted, take)
             try:
                 async for frame in frames:
                     if isinstance(frame, Chunk):  # nearly all are

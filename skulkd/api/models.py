@@ -10,17 +10,18 @@ from protocol.control_api import (
     FoundModels,
     FoundSource,
     ImportModelBody,
-    ModelList,
 )
 from protocol.errors import RequestError, StoreError
 from protocol.ids import ModelId, parse_model_id
+from protocol.models_api import ModelList
 from skulkd.api.catalog import find_here, find_model
 from skulkd.api.control import mint, read_body, unknown_model
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Request, json_reply
+from skulkd.api.model_views import companions_in, model_entry
 from skulkd.api.ports import CatalogModel
 from skulkd.api.store import refuse_in_use
-from skulkd.api.views import merged_catalog, model_entry
+from skulkd.api.views import merged_catalog
 
 _SOURCES: Final[tuple[FoundSource, ...]] = get_args(FoundSource)
 
@@ -41,9 +42,9 @@ class ModelRoutes:
         del request
         instances = self._deps.state.state.instances.values()
         catalog = await self._catalog()
-        return json_reply(
-            ModelList(data=tuple(model_entry(item, instances) for item in catalog.values()))
-        )
+        companions = companions_in(item.card for item in catalog.values())
+        entries = (model_entry(item, instances, companions) for item in catalog.values())
+        return json_reply(ModelList(data=tuple(entries)))
 
     async def show(self, request: Request) -> Answer:
         """`GET /v1/models/{id}`, the id raw or percent-encoded."""
@@ -57,7 +58,9 @@ class ModelRoutes:
                 remediation="See `skulk models list`.",
                 details={"param": "model"},
             )
-        return json_reply(model_entry(item, self._deps.state.state.instances.values()))
+        companions = companions_in(one.card for one in catalog.values())
+        instances = self._deps.state.state.instances.values()
+        return json_reply(model_entry(item, instances, companions))
 
     async def card(self, request: Request) -> Answer:
         """`GET /models/cards/{id}`: asked by another node, what is here counts."""

@@ -12,8 +12,8 @@ from protocol.cards import ModelCard, card_digest
 from protocol.ids import ModelId
 from protocol.instances import Instance
 from skulkd.api.dialects.ollama_output import rfc3339
+from skulkd.api.model_views import capabilities_of
 from skulkd.api.selection import LATEST
-from skulkd.api.views import capabilities_of
 
 _CAPABILITIES: Final = ("completion", "tools", "thinking", "embedding")
 """Ollama's words, as far as they are served."""

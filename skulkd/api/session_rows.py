@@ -7,12 +7,12 @@ from protocol.base import FrozenModel
 from protocol.cluster_api import ClusterDocument, NodeView, StrangerView
 from protocol.control_api import (
     LinkEdge,
-    ModelEntry,
     NodeResourcesView,
     StateDocument,
     TransferStatus,
 )
 from protocol.instances import LOADING_PHASES
+from protocol.models_api import ModelEntry
 from protocol.session import ClusterHead, row_key
 from protocol.state import DownloadOutcome
 from skulkd.api.cluster_views import nodes_document

@@ -17,6 +17,7 @@ from protocol.events import SequencedEvent
 from protocol.session import RowTopic
 from protocol.state import ClusterState
 from skulkd.api.dependencies import ApiDependencies
+from skulkd.api.model_views import companions_in, model_entry
 from skulkd.api.session_rows import (
     Rows,
     cluster_rows,
@@ -25,7 +26,7 @@ from skulkd.api.session_rows import (
     placement_rows,
     transfer_rows,
 )
-from skulkd.api.views import merged_catalog, model_entry, state_document
+from skulkd.api.views import merged_catalog, state_document
 from skulkd.core.row_table import RowTable
 
 LOOK_S: Final = 0.5
@@ -212,7 +213,9 @@ class RowTopics:
         try:
             catalog = merged_catalog(await self._deps.models.catalog(), self._deps.state.state)
             instances = self._deps.state.state.instances.values()
-            feed.fill(model_rows(model_entry(item, instances) for item in catalog.values()))
+            companions = companions_in(item.card for item in catalog.values())
+            entries = (model_entry(item, instances, companions) for item in catalog.values())
+            feed.fill(model_rows(entries))
         except SkulkError as error:
             _log.warning("the catalogue cannot be read: %s", error.message)
         finally:

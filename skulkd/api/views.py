@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from protocol.cards import ModelCard
 from protocol.cluster_api import ClusterDocument
 from protocol.control_api import (
     EventView,
@@ -11,7 +10,6 @@ from protocol.control_api import (
     HealthLevel,
     HealthReasonView,
     InstanceView,
-    ModelEntry,
     NodeHealthView,
     NodeResourcesView,
     ProgressView,
@@ -270,51 +268,3 @@ def merged_catalog(
         is_installed = known is not None and known.installed and known.card == card
         merged[model_id] = CatalogModel(card=card, origin="custom", installed=is_installed)
     return dict(sorted(merged.items()))
-
-
-def model_entry(item: CatalogModel, instances: Iterable[Instance]) -> ModelEntry:
-    """Show one model as clients of the OpenAI dialect read it, with more."""
-    card = item.card
-    placed = [one for one in instances if one.model_id == card.model_id]
-    ready = [one for one in placed if one.phase == "ready"]
-    windows = [one.plan.context_tokens for one in ready or placed]
-    owner, _, name = card.model_id.rpartition("/")
-    marks = {
-        "custom": item.origin == "custom",
-        "installed": item.installed,
-        "placed": bool(placed),
-        "ready": bool(ready),
-    }
-    return ModelEntry(
-        id=card.model_id,
-        owned_by=owner or "skulk",
-        name=name,
-        tasks=card.tasks,
-        capabilities=capabilities_of(card),
-        tags=tuple(mark for mark, holds in marks.items() if holds),
-        family=card.family or "",
-        quantization=card.quantization or "",
-        storage_size_bytes=card.storage_size.in_bytes,
-        context_length=card.context_length,
-        context_window=max(windows, default=None),
-        backends=card.placement.compatible_backends,
-        source=card.source.kind if card.source else "none",
-        installed=item.installed,
-        placed=bool(placed),
-        ready=bool(ready),
-        license=card.license.spdx_id or card.license.name or "",
-    )
-
-
-def capabilities_of(card: ModelCard) -> tuple[str, ...]:
-    """Say what a model can do, in the words that clients look for."""
-    found = list(card.capabilities)
-    if "TextGeneration" in card.tasks:
-        found.append("completion")
-    if "TextEmbedding" in card.tasks:
-        found.append("embedding")
-    if card.tooling.supports_tool_calling:
-        found.append("tools")
-    if card.reasoning.supports_toggle or card.reasoning.format != "none":
-        found.append("thinking")
-    return tuple(dict.fromkeys(found))

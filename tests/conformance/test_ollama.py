@@ -288,7 +288,7 @@ def test_a50_think_on_a_model_that_can() -> None:
 
     async def story(api: Api) -> None:
         wanted: list[tuple[object, bool | None, str | None]] = [
-            (True, True, None), ("high", True, "high"), (False, False, None), (None, None, None),
+            (True, True, None), ("high", True, "high"), (False, False, None), (None, False, None),
         ]  # fmt: skip
         for think, is_on, effort in wanted:
             for ask, stream in ((chat, True), (chat, False), (generate, True), (generate, False)):

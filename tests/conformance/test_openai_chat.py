@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protocol.cards import ToolingSection
+from protocol.cards import ReasoningSection, ToolingSection
 from protocol.data_frames import Chunk, Failed, Finished, Started, TokenLogprob, ToolCallDelta
 from protocol.errors import ErrorBody
 from skulkd.api.sse import StreamLimits
@@ -552,4 +552,5 @@ def test_every_field_of_the_table_reaches_the_engine() -> None:
         assert api.daemon.inference.tasks[1].stop == ("x",)
         assert api.daemon.inference.tasks[1].stream is True
 
-    with_api(story)
+    card = make_card(reasoning=ReasoningSection(supports_toggle=True))
+    with_api(story, FakeDaemon(make_instance(card=card)))

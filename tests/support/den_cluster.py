@@ -11,7 +11,6 @@ from protocol.control_api import (
     HealthReasonView,
     InstanceView,
     LinkEdge,
-    ModelEntry,
     NodeHealthView,
     NodeResourcesView,
     ProgressView,
@@ -21,6 +20,7 @@ from protocol.control_api import (
 from protocol.errors import ErrorBody
 from protocol.ids import ModelId
 from protocol.instances import InstanceFailure, Phase
+from protocol.models_api import ModelEntry
 from protocol.placements import MemoryArithmetic, Plan, ShardAssignment
 from protocol.session import ClusterHead, RowTopic, row_key
 from protocol.state import PlacementFailure

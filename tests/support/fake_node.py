@@ -29,8 +29,6 @@ from protocol.control_api import (
     KeyView,
     ListenersDocument,
     LoadingDocument,
-    ModelEntry,
-    ModelList,
     NodeHealthView,
     NodeIdentity,
     NodeResourcesView,
@@ -44,6 +42,7 @@ from protocol.control_api import (
 from protocol.errors import ErrorBody, ErrorCode
 from protocol.ids import ModelId
 from protocol.instances import InstanceFailure, Phase
+from protocol.models_api import ModelEntry, ModelList
 from protocol.move_api import MoveDocument
 from protocol.placements import PlacementRequest, Plan, Refusal, SmallestChange
 from tests.support import cluster_documents as of_cluster

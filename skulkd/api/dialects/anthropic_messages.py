@@ -124,13 +124,13 @@ def _stop(value: object) -> tuple[str, ...]:
 
 
 def _enable_thinking(value: object) -> bool | None:
-    """`adaptive` leaves it to the model; the budget has no counterpart in templates."""
+    """`adaptive` lets the model think; the budget has no counterpart in templates."""
     if value is None:
         return None
     kind = _type(cast("Fields", value)) if isinstance(value, dict) else ""
     if kind not in _THINKING:
         wrong("thinking.type", f"one of {', '.join(sorted(_THINKING))}", kind)
-    return None if kind == "adaptive" else kind == "enabled"
+    return kind != "disabled"
 
 
 def _effort(value: object) -> str | None:

@@ -3,8 +3,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from protocol.control_api import HealthDocument, ModelEntry, StateDocument
+from protocol.control_api import HealthDocument, StateDocument
 from protocol.errors import ClientError, PlacementError, SkulkError
+from protocol.models_api import ModelEntry
 from skulk_tui.client import NodeClient, envelope_of, path_of
 from skulk_tui.target import Target
 from tests.support.builders import MODEL, a_plan

@@ -222,3 +222,20 @@ def test_b20_parts_keep_the_names_that_an_engine_finds_them_by(tmp_path: Path) -
     source = card_from_gguf(paths[1]).source
     assert isinstance(source, LocalSource)
     assert part_names(source) == tuple(f"a_b-{number:05d}-of-00003.gguf" for number in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("template", "toggle", "thinking_format"),
+    [
+        ("{% if enable_thinking %}<think>{% endif %}", True, "token_delimited"),
+        ("{{ '<think>' }}", False, "token_delimited"),
+        ("{{ content.split('</think>')[-1] }}", False, "none"),
+        (None, False, "none"),
+    ],
+)
+def test_a_card_says_what_its_prompt_format_knows_of_thinking(
+    tmp_path: Path, template: str | None, toggle: bool, thinking_format: str
+) -> None:
+    path = GgufBuilder(metadata={"tokenizer.chat_template": template}).write(tmp_path / "x.gguf")
+    reasoning = card_from_gguf(path).reasoning
+    assert (reasoning.supports_toggle, reasoning.format) == (toggle, thinking_format)

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from protocol.cards import LicenseSection, ReasoningSection, RuntimeSection
 from protocol.commands import AddCard, CreateApiKey, RemoveCard, RevokeApiKey
 from protocol.control_api import (
     CreatedKey,
@@ -13,8 +14,6 @@ from protocol.control_api import (
     HealthDocument,
     KeyList,
     ListenersDocument,
-    ModelEntry,
-    ModelList,
     NodeIdentity,
     StateDocument,
     StorageDocument,
@@ -23,12 +22,21 @@ from protocol.control_api import (
     read_answer,
 )
 from protocol.events import ApiKeyCreated, MasterElected
-from protocol.ids import KeyId
+from protocol.ids import KeyId, ModelId
+from protocol.models_api import ModelEntry, ModelList
 from protocol.nodes import HealthReason, NodeHealth
 from protocol.readings import NodeReading, Readings, TransferReading
 from protocol.state import ApiKey
 from tests.support.api_harness import Api, request_bytes, until, with_api
-from tests.support.fake_ports import MODEL, NODE, FakeDaemon, make_card, make_instance, make_state
+from tests.support.fake_ports import (
+    MODEL,
+    NODE,
+    FakeDaemon,
+    FakeModels,
+    make_card,
+    make_instance,
+    make_state,
+)
 
 KEY = ApiKey(
     key_id=KeyId("key-aaaaaaaa"), name="k", secret_sha256="ab" * 32, scope="read", created_at_ms=1
@@ -53,6 +61,55 @@ def test_models_show_what_is_placed_and_ready() -> None:
         assert (entry.placed, entry.ready) == (True, False)
 
     with_api(story)
+
+
+def test_models_say_what_clients_can_count_on() -> None:
+    daemon = FakeDaemon()
+    draft, other = make_card("org/draft"), make_card("org/renamed", source_repository="org/sidecar")
+    parent = make_card(
+        "org/big",
+        capabilities=("text", "vision"),
+        base_model="Big",
+        source_revision="a" * 40,
+        reasoning=ReasoningSection(supports_toggle=True),
+        runtime=RuntimeSection(
+            served_spec_draft_repo=ModelId("org/draft"), mtp_sidecar_repo=ModelId("org/sidecar")
+        ),
+        license=LicenseSection(name="L", spdx_id="X-1", display_name="The Big Licence"),
+    )
+    daemon.models = FakeModels(parent, draft, other)
+
+    async def story(api: Api) -> None:
+        data = read_answer(ModelList, (await api.client.get("/v1/models")).content).data
+        big, small, renamed = data
+        assert big.license == "The Big Licence"
+        assert big.source_revision == "a" * 40
+        assert big.base_model == "Big"
+        assert big.tags == ("installed", "vision", "thinking")
+        assert big.capabilities == ("text", "vision", "completion", "tools", "thinking")
+        assert big.resolved_capabilities.supports_thinking_toggle
+        assert big.runtime.served_spec_draft_repo == "org/draft"
+        assert (big.placeable, big.companion_of) == (True, ())
+        for one in (small, renamed):
+            assert (one.placeable, one.companion_of) == (False, ("org/big",))
+            assert "companion" in one.tags
+        shown = read_answer(ModelEntry, (await api.client.get("/v1/models/org/draft")).content)
+        assert shown == small
+
+    with_api(story, daemon)
+
+
+def test_a_request_says_nothing_of_thinking_and_is_answered_without() -> None:
+    reasoning = ReasoningSection(supports_toggle=True, format="token_delimited")
+    daemon = FakeDaemon(make_instance(card=make_card(reasoning=reasoning)))
+
+    async def story(api: Api) -> None:
+        await api.chat()
+        await api.chat(stream=True, reasoning_effort="high")
+        told = [(task.enable_thinking, task.reasoning_effort) for task in daemon.inference.tasks]
+        assert told == [(False, None), (True, "high")]
+
+    with_api(story, daemon)
 
 
 def test_custom_cards_of_the_cluster_come_first() -> None:

@@ -136,7 +136,7 @@ def test_each_tool_choice_has_its_counterpart(choice: object, wanted: str) -> No
     ("thinking", "wanted"),
     [
         (None, None),
-        ({"type": "adaptive"}, None),
+        ({"type": "adaptive"}, True),
         ({"type": "disabled"}, False),
         ({"type": "enabled", "budget_tokens": 99}, True),
     ],
