@@ -21,6 +21,7 @@ SEAL: Final = "skulk:"
 
 _Kind = Literal["reasoning", "message", "function_call"]
 _ItemStatus = Literal["in_progress", "completed", "incomplete"]
+_NO_LOGPROBS: Final = b',"logprobs":[]'
 _EMPTY_ARGUMENTS: Final = "{}"
 _REASONS: Final[dict[FinishReason, str]] = {
     "length": "max_output_tokens",
@@ -176,6 +177,10 @@ class ResponseStream:
 
     def chunk(self, chunk: Chunk) -> bytes:
         """Give a piece of output."""
+        text, item = chunk.text, self._open
+        if item is not None and item.kind == "message" and text and _is_plain(chunk):
+            item.pieces.append(text)
+            return self._delta(item, text, _NO_LOGPROBS)
         events: list[bytes] = [] if self._has_begun else [self.begin()]
         if chunk.reasoning:
             self._say("reasoning", chunk.reasoning, (), events)
@@ -271,9 +276,9 @@ class ResponseStream:
             item.delta = _delta_head(f"{form.text}.delta", place)
         item.pieces.append(text)
         item.logprobs += logprobs
-        told = b""
-        if kind == "message":
-            told = b',"logprobs":%b' % (dumped(logprob_entries(logprobs)) if logprobs else b"[]")
+        told = _NO_LOGPROBS if kind == "message" else b""
+        if logprobs:
+            told = b',"logprobs":' + dumped(logprob_entries(logprobs))
         events.append(self._delta(item, text, told))
 
     def _call(self, delta: ToolCallDelta, events: list[bytes]) -> None:
@@ -365,6 +370,10 @@ def usage_object(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
+
+
+def _is_plain(chunk: Chunk) -> bool:
+    return not (chunk.reasoning or chunk.tool_calls or chunk.logprobs)
 
 
 def _place(item: _Item) -> dict[str, Any]:
