@@ -1,5 +1,6 @@
 """Engines that die, hang or fail to start, as clients and operators meet it."""
 
+import json
 import os
 import signal
 import threading
@@ -18,6 +19,9 @@ from tests.support.daemon import Daemon, wait_until
 from tests.support.patience import allowed_s
 from tests.support.scripted_models import add_scripted_model, add_slow_talker
 from tests.support.shared_daemon import shared_daemon
+
+_SOME = 8
+"""Events of a stream, some text among them."""
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +94,33 @@ def test_b26_a10_a_killed_engine_ends_its_streams_with_an_error_and_is_relaunche
         whole.read(3)
         assert daemon.instance(other_id)["attempt"] == 1
     assert answer_text(ask(daemon, victim, max_tokens=3))
+
+
+def test_a35_a_killed_engine_ends_a_response_with_its_failure(daemon: Daemon, model: str) -> None:
+    add_slow_talker(daemon.models_dir, model)
+    instance_id = daemon.place(model)
+    daemon.wait_phase(instance_id)
+    body = {"model": model, "input": "Say something.", "stream": True}
+    events: list[dict[str, Any]] = []
+    with (
+        httpx.Client(base_url=daemon.url, timeout=30, trust_env=False) as client,
+        client.stream("POST", "/v1/responses", json=body) as response,
+    ):
+        killed_at_s = 0.0
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                events.append(json.loads(line.removeprefix("data: ")))
+            if len(events) == _SOME and not killed_at_s:
+                os.kill(engine_pid(daemon, instance_id), signal.SIGKILL)
+                killed_at_s = time.monotonic()
+    assert time.monotonic() - killed_at_s < allowed_s(2)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    failed = events[-1]
+    assert failed["type"] == "response.failed"
+    assert failed["response"]["error"]["skulk_code"] == "engine.gone"
+    said = "".join(event["delta"] for event in events if event["type"].endswith("text.delta"))
+    assert failed["response"]["output"][0]["content"][0]["text"] == said
+    assert said
 
 
 def test_a05_a_killed_engine_answers_a_whole_request_with_an_error_status(
