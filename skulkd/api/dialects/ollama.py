@@ -7,6 +7,7 @@ has decided that, and what would change the answer and cannot be done is refused
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any, Final, Literal, cast, final
@@ -137,7 +138,7 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> OllamaCall:
         "chat",
         body,
         command_id,
-        tuple(_message(item, f"messages[{index}]") for index, item in enumerate(messages)),
+        _linked(_message(item, f"messages[{index}]") for index, item in enumerate(messages)),
     )
 
 
@@ -328,6 +329,36 @@ def _message(value: object, place: str) -> ChatMessage:
         tool_call_id=call_id if isinstance(call_id, str) and call_id else None,
         name=name if isinstance(name, str) and name else None,
     )
+
+
+def _linked(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """Tie results of tools to their calls by ids: clients leave them out, some templates want them.
+
+    A result without one is that of the first call left whose name it has, or else of the first.
+    """
+    linked: list[ChatMessage] = []
+    waiting: list[ToolCall] = []
+    n_calls = 0
+    for message in messages:
+        changes: dict[str, Any] = {}
+        if message.tool_calls:
+            numbered = enumerate(message.tool_calls, start=n_calls)
+            waiting = [_with_id(call, number) for number, call in numbered]
+            n_calls += len(waiting)
+            changes = {"tool_calls": tuple(waiting)}
+        elif message.role == "tool" and message.tool_call_id is not None:
+            waiting = [call for call in waiting if call.id != message.tool_call_id]
+        elif message.role == "tool" and waiting:
+            answered = next((call for call in waiting if call.name == message.name), waiting[0])
+            waiting.remove(answered)
+            changes = {"tool_call_id": answered.id}
+        linked.append(message.model_copy(update=changes) if changes else message)
+    return tuple(linked)
+
+
+def _with_id(call: ToolCall, number: int) -> ToolCall:
+    # Nine letters and digits: the only form that the strictest templates take.
+    return call if call.id else call.model_copy(update={"id": f"call{number:05d}"})
 
 
 def _tool_calls(value: object, place: str) -> tuple[ToolCall, ...]:

@@ -40,7 +40,7 @@ def error_object(error: dict[str, Any]) -> dict[str, Any]:
     """
     text, remedy = str(error["message"]), str(error["remediation"])
     if remedy and remedy not in text:
-        text = f"{text}. {remedy}"
+        text = f"{text.rstrip('.')}. {remedy}"
     return {"error": text, **{key: error[key] for key in error if key not in _NOT_SHOWN}}
 
 

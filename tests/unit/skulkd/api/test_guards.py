@@ -36,6 +36,12 @@ def key_of(daemon: FakeDaemon, scope: str, **changes: object) -> str:
     return fresh.text
 
 
+OPEN_PROBES = {"/ollama", "/ollama/"} | {
+    f"/ollama/api/{alias}version" for alias in ("", "api/", "v1/")
+}
+"""They say the same on every node of the world."""
+
+
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
@@ -52,7 +58,7 @@ def test_every_route_declares_a_scope_and_nothing_state_changing_is_open() -> No
         if route.method != "GET":
             assert route.scope != "open", route.path
         if route.scope == "open":
-            assert route.path in {"/", "/health", "/version", "/node_id"}
+            assert route.path in {"/", "/health", "/version", "/node_id", *OPEN_PROBES}
         if route.path.startswith(("/v1/keys", "/v1/api")):
             assert route.scope == "admin"
 
@@ -66,7 +72,9 @@ def test_every_route_refuses_a_stranger_without_a_key() -> None:
                 assert reply.status_code == 200, path
             else:
                 assert reply.status_code == 401, path
-                assert reply.json()["error"]["skulk_code"] == "request.unauthenticated"
+                document = reply.json()
+                error = document if isinstance(document["error"], str) else document["error"]
+                assert error["skulk_code"] == "request.unauthenticated"
                 assert reply.headers["www-authenticate"].startswith("Bearer")
         assert api.daemon.gateway.submitted == []
 

@@ -196,6 +196,50 @@ def test_prompts_of_other_kinds_are_refused_by_name(fields: dict[str, Any]) -> N
     assert refused.value.remediation
 
 
+def _turn_with_calls(*calls: tuple[str | None, str]) -> dict[str, Any]:
+    return {
+        "role": "assistant",
+        "tool_calls": [
+            {**({"id": call_id} if call_id else {}), "function": {"name": name}}
+            for call_id, name in calls
+        ],
+    }
+
+
+def _result(**fields: str) -> dict[str, Any]:
+    return {"role": "tool", "content": "x", **fields}
+
+
+@pytest.mark.parametrize(
+    ("turns", "wanted"),
+    [
+        (
+            [_turn_with_calls((None, "f"), (None, "g")), _result(tool_name="g"), _result()],
+            ["call00000", "call00001", "call00001", "call00000"],
+        ),
+        (
+            [_turn_with_calls((None, "f"), (None, "f")), _result(tool_name="f"),
+             _result(tool_name="f"), _turn_with_calls((None, "f")), _result(tool_name="f")],
+            ["call00000", "call00001", "call00000", "call00001", "call00002", "call00002"],
+        ),
+        (
+            [_turn_with_calls(("a", "f"), (None, "f")), _result(tool_call_id="a"), _result()],
+            ["a", "call00001", "a", "call00001"],
+        ),
+        ([_turn_with_calls(("a", "f")), _result(tool_call_id="b")], ["a", "b"]),
+        ([_result(tool_name="f")], [None]),
+    ],
+)  # fmt: skip
+def test_results_are_tied_to_their_calls(
+    turns: list[dict[str, Any]], wanted: list[str | None]
+) -> None:
+    ids: list[str | None] = []
+    for message in a_chat(messages=turns).messages:
+        ids += [call.id for call in message.tool_calls]
+        ids += [message.tool_call_id] if message.role == "tool" else []
+    assert ids == wanted
+
+
 @pytest.mark.parametrize(
     ("keep_alive", "unloads"),
     [
