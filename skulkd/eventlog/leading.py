@@ -254,7 +254,7 @@ class LeadingTerm:
     def _events_of(self, command: Command, sender: NodeId, now_ms: int) -> tuple[Event, ...]:
         state = self._tail.appended
         check_sender(state, sender, command)
-        if command.kind != "place_instance":
+        if command.kind not in {"place_instance", "move_instance"}:
             return decide(state, _NO_READINGS, command, now_ms=now_ms)
         return decide(
             state,
