@@ -119,11 +119,10 @@ class _Item:
             return {**item, **self.call, "arguments": self.text}
         if self.kind == "message":
             return {**item, "role": "assistant", "content": parts}
-        sealed = SEAL + self.text if seals_reasoning and parts else None
-        told = {"summary": [], "content": parts}
+        item["encrypted_content"] = SEAL + self.text if seals_reasoning and parts else None
         if self.form is _SUMMARY:
-            told = {"summary": parts}
-        return {**item, **told, "encrypted_content": sealed}
+            return {**item, "summary": parts}
+        return {**item, "summary": [], "content": parts}
 
 
 @final
@@ -134,12 +133,11 @@ class ResponseStream:
         head: What the response says of its request.
     """
 
-    __slots__ = ("_call_index", "_done", "_has_begun", "_head", "_n_events", "_open")
+    __slots__ = ("_call_index", "_done", "_head", "_n_events", "_open")
 
     def __init__(self, head: ResponseHead) -> None:
         self._head = head
         self._n_events = 0
-        self._has_begun = False
         self._open: _Item | None = None
         self._call_index: int | None = None
         """Which call the newest item is."""
@@ -156,24 +154,19 @@ class ResponseStream:
         return b""
 
     def begin(self) -> bytes:
-        """Give the events that begin every response, once."""
-        if self._has_begun:
-            return b""
-        self._has_begun = True
+        """Give the events that begin every response."""
         response = dumped(self._response("in_progress"))
         created = self._whole("response.created", response)
         return created + self._whole("response.in_progress", response)
 
     def keep_alive(self) -> bytes:
         """Give an event that says nothing new: clients do not count comments as life."""
-        if not self._has_begun:
-            return self.begin()
         return self._whole("response.in_progress", dumped(self._response("in_progress")))
 
     def start(self, started: Started) -> bytes:
-        """Give what begins the response, unless it has begun."""
+        """Give nothing: the response has begun."""
         del started
-        return self.begin()
+        return b""
 
     def chunk(self, chunk: Chunk) -> bytes:
         """Give a piece of output."""
@@ -181,7 +174,7 @@ class ResponseStream:
         if item is not None and item.kind == "message" and text and _is_plain(chunk):
             item.pieces.append(text)
             return self._delta(item, text, _NO_LOGPROBS)
-        events: list[bytes] = [] if self._has_begun else [self.begin()]
+        events: list[bytes] = []
         if chunk.reasoning:
             self._say("reasoning", chunk.reasoning, (), events)
         if chunk.text:
@@ -194,7 +187,7 @@ class ResponseStream:
 
     def finish(self, finished: Finished, elapsed_s: float) -> bytes:
         """Give the events that end the response."""
-        events: list[bytes] = [] if self._has_begun else [self.begin()]
+        events: list[bytes] = []
         response = self.response(finished, elapsed_s, events)
         events.append(self._whole(f"response.{response['status']}", dumped(response)))
         return b"".join(events)
@@ -219,13 +212,12 @@ class ResponseStream:
 
     def fail(self, error: dict[str, Any]) -> bytes:
         """Give the event that ends the response badly, with what there is of it."""
-        begin = self.begin()
         if self._open is not None:
             self._done.append(self._document(self._open, "incomplete"))
             self._open = None
         failure = {**error, "code": _failure_code(error)}
         response = self._response("failed", error=failure)
-        return begin + self._whole("response.failed", dumped(response))
+        return self._whole("response.failed", dumped(response))
 
     def _response(self, status: str, **changes: object) -> dict[str, Any]:
         head = self._head

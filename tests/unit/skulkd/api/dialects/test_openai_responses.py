@@ -331,9 +331,9 @@ def test_reasoning_is_told_as_a_summary_to_clients_that_ask_for_one() -> None:
     stream = a_stream(reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"])
     sent = b"".join(stream.chunk(Chunk(reasoning=text)) for text in ("h", "m"))
     events = events_of(sent + stream.finish(Finished("stop", Usage(1, 2)), 1))
-    told = [event["type"].removeprefix("response.reasoning_summary_") for event in events[3:-2]]
+    told = [event["type"].removeprefix("response.reasoning_summary_") for event in events[1:-2]]
     assert told == ["part.added", "text.delta", "text.delta", "text.done", "part.done"]
-    assert {event["summary_index"] for event in events[3:-2]} == {0}
+    assert {event["summary_index"] for event in events[1:-2]} == {0}
     (item,) = events[-1]["response"]["output"]
     assert item["summary"] == [{"type": "summary_text", "text": "hm"}]
     assert item["encrypted_content"] == "skulk:hm"
@@ -377,7 +377,9 @@ def test_a_failure_says_whether_asking_once_more_may_help(
     code: str, kind: str, wanted: str
 ) -> None:
     stream = a_stream()
-    sent = stream.fail({"code": code, "type": kind, "message": "m", "skulk_code": code})
+    sent = stream.begin() + stream.fail(
+        {"code": code, "type": kind, "message": "m", "skulk_code": code}
+    )
     events = events_of(sent)
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created", "in_progress", "failed",
@@ -388,7 +390,8 @@ def test_a_failure_says_whether_asking_once_more_may_help(
 
 
 def test_an_answer_without_a_word_is_still_a_response() -> None:
-    events = events_of(a_stream().finish(Finished("stop", Usage(3, 0)), 1))
+    stream = a_stream()
+    events = events_of(stream.begin() + stream.finish(Finished("stop", Usage(3, 0)), 1))
     assert [event["type"] for event in events] == [
         "response.created", "response.in_progress", "response.completed",
     ]  # fmt: skip
