@@ -109,7 +109,6 @@ def parse_responses(body: Fields, *, command_id: CommandId) -> ResponsesCall:
     _refuse_unsupported(body)
     offer = _Offer(body)
     include = _include(body.get("include"))
-    effort = _effort(body)
     conversation = Conversation(read_text(body, "instructions") or "", offer.left_out.append)
     top_p = read_number(body, "top_p", 0, 1)
     task = ChatTask(
@@ -125,8 +124,8 @@ def parse_responses(body: Fields, *, command_id: CommandId) -> ResponsesCall:
         tools=tuple(offer.tools.values()),
         tool_choice=offer.choice,
         response_format=_response_format(body),
-        enable_thinking=False if effort == "none" else read_flag(body, "enable_thinking"),
-        reasoning_effort=effort,
+        enable_thinking=read_flag(body, "enable_thinking"),
+        reasoning_effort=_effort(body),
         stream=read_flag(body, "stream") or False,
     )
     return ResponsesCall(
