@@ -258,14 +258,22 @@ class ChatService:
     def ready(self, model_id: ModelId) -> tuple[Instance, ...]:
         """Give the instances that could serve a model now; see `choose`."""
         deps = self._deps
-        sight = Sight(
+        return choose(deps.state.state, model_id, self._sight(), deps.random)
+
+    def n_in_flight(self, instances: tuple[Instance, ...]) -> int:
+        """Count the requests that these instances have now, waiting ones included."""
+        sight = self._sight()
+        return sum(sight.load(instance)[0] for instance in instances)
+
+    def _sight(self) -> Sight:
+        deps = self._deps
+        return Sight(
             node_id=deps.face.node_id,
             is_reachable=deps.is_reachable,
             in_flight=self._in_flight,
             readings=deps.readings.readings,
             now_s=deps.clock.monotonic_s(),
         )
-        return choose(deps.state.state, model_id, sight, deps.random)
 
     def _admit(self, call: ChatCall) -> tuple[Instance, ...]:
         task = call.task

@@ -8,6 +8,7 @@ from typing import Final, Literal, final
 from protocol.errors import RequestError
 from skulkd.api.admin import AdminRoutes
 from skulkd.api.auth import RouteScope
+from skulkd.api.bench import BenchRoutes
 from skulkd.api.cluster import ClusterRoutes
 from skulkd.api.control import InstanceRoutes
 from skulkd.api.dependencies import ApiDependencies
@@ -76,6 +77,7 @@ class Services:
     """What the handlers belong to."""
 
     chat: ChatService
+    bench: BenchRoutes
     instances: InstanceRoutes
     moves: MoveRoutes
     models: ModelRoutes
@@ -95,6 +97,7 @@ class Services:
         chat = ChatService(deps, others)
         return cls(
             chat=chat,
+            bench=BenchRoutes(chat),
             instances=InstanceRoutes(deps),
             moves=MoveRoutes(deps),
             models=ModelRoutes(deps),
@@ -222,6 +225,14 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         *inference,
         *(replace(route, path=f"{OLLAMA}{route.path}") for route in inference),
         *_ollama_routes(services.ollama),
+        RouteSpec(
+            method="POST",
+            path="/bench/chat/completions",
+            scope="infer",
+            handler=services.bench.chat,
+            kind="inference",
+            is_heavy=True,
+        ),
         _get("/models", "infer", models.list_all, "inference"),
         _delete("/models/custom/{model_id:path}", "operate", models.remove_card),
         _post("/place_instance", "operate", instances.place),
