@@ -26,6 +26,11 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BIDI: Final = re.compile(r"[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
+def presence_text(liveness: str, eligibility: str) -> str:
+    """Write whether a node is there, and if no models may be placed on it that too."""
+    return liveness if eligibility == "eligible" else f"{liveness}, {eligibility}"
+
+
 def format_bytes(n_bytes: float | None) -> str:
     """Write a size in binary units with three significant digits: `1.50 GiB`, `87.5 MiB`."""
     if n_bytes is None:

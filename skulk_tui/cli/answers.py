@@ -15,7 +15,7 @@ from protocol.control_api import (
 from protocol.ids import NodeId
 from protocol.instances import InstanceFailure
 from protocol.models_api import ModelEntry
-from protocol.nodes import Member, Role
+from protocol.nodes import Eligibility, Member, Role
 from protocol.placements import MemoryArithmetic, Plan, Refusal
 from skulk_tui.cli.records import (
     ArithmeticRecord,
@@ -60,6 +60,7 @@ def node_records(state: StateDocument) -> tuple[NodeRecord, ...]:
             member.role,
             is_master=state.master == node_id,
             liveness=state.liveness.get(node_id, _agreed(member)),
+            eligibility=_eligibility(state, member),
             health=state.node_health.get(node_id),
             resources=state.node_resources.get(node_id),
             rtt=rtts.get(node_id, _NO_RTT),
@@ -74,6 +75,19 @@ def _agreed(member: Member) -> Liveness:
     return "alive" if member.presence == "present" else member.presence
 
 
+def _eligibility(state: StateDocument, member: Member) -> Eligibility:
+    """Say what `/v1/nodes` says of it."""
+    if member.drain_since_ms is None:
+        return "eligible"
+    is_left = any(
+        shard.node_id == member.node_id
+        for view in state.instances.values()
+        if view.phase != "failed"
+        for shard in view.plan.shards
+    )
+    return "draining" if is_left else "drained"
+
+
 def view_record(node: NodeView) -> NodeRecord:
     """Give one node of `/v1/nodes`."""
     member = node.member
@@ -83,6 +97,7 @@ def view_record(node: NodeView) -> NodeRecord:
         member.role,
         is_master=member.is_master,
         liveness=member.liveness,
+        eligibility=member.eligibility,
         health=node.health,
         resources=node.resources,
         rtt=(member.rtt_median_ms, member.rtt_last_ms),
@@ -96,6 +111,7 @@ def _node_record(
     *,
     is_master: bool,
     liveness: Liveness,
+    eligibility: Eligibility,
     health: NodeHealthView | None,
     resources: NodeResourcesView | None,
     rtt: _Rtt,
@@ -109,6 +125,7 @@ def _node_record(
         role=role,
         is_master=is_master,
         liveness=liveness,
+        eligibility=eligibility,
         health=health.level if health and known else "unknown",
         reasons=tuple(_reason(one) for one in reasons if known or _is_about_membership(one)),
         backends=resources.backends if resources else (),

@@ -31,6 +31,7 @@ def member_record(member: MemberView) -> MemberRecord:
         role=member.role,
         presence=member.presence,
         liveness=member.liveness,
+        eligibility=member.eligibility,
         is_self=member.is_self,
         is_master=member.is_master,
         silent_s=member.silent_s,

@@ -12,6 +12,8 @@ class MemberRecord:
     role: str
     presence: str
     liveness: str
+    eligibility: str
+    """Whether models may be placed there: `eligible`, `draining`, or `drained`."""
     is_self: bool
     is_master: bool
     silent_s: float | None

@@ -12,7 +12,14 @@ from skulk_tui.cli.cluster_records import (
     StrangerRecord,
 )
 from skulk_tui.cli.output import Column, Table, key_values
-from skulk_tui.formatting import UNKNOWN, format_duration, format_rtt, joined, one_line
+from skulk_tui.formatting import (
+    UNKNOWN,
+    format_duration,
+    format_rtt,
+    joined,
+    one_line,
+    presence_text,
+)
 
 _KEY_SHOWN = 16
 
@@ -106,7 +113,7 @@ def _members_table(members: Sequence[MemberRecord]) -> Table:
         tuple(
             (
                 one.name,
-                one.liveness,
+                presence_text(one.liveness, one.eligibility),
                 f"{one.role}, master" if one.is_master else one.role,
                 "itself" if one.is_self else one.link or UNKNOWN,
                 "here" if one.is_self else _ago(one.silent_s),

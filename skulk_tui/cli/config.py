@@ -1,4 +1,4 @@
-"""`skulk config get | set` and `skulk node restart`: settings of a node, and taking them up."""
+"""`skulk config get | set`: the settings of a node, and those of the whole cluster."""
 
 from typing import Annotated, Final
 
@@ -8,25 +8,19 @@ from protocol.admin_api import (
     ClusterSettingsBody,
     ConfigBody,
     ConfigDocument,
-    RestartBody,
-    RestartDocument,
     SettingValue,
 )
-from protocol.control_api import NodeIdentity
-from protocol.errors import ClientError, SkulkError
+from protocol.errors import ClientError
 from protocol.state import ClusterSettings
 from skulk_tui.cli.completing import complete_node
 from skulk_tui.cli.nearest import unknown_value
-from skulk_tui.cli.operation_records import RestartRecord, SettingRecord
+from skulk_tui.cli.operation_records import SettingRecord
 from skulk_tui.cli.output import Column, Listing, Table
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.verb import group, verb
-from skulk_tui.cli.waiting import says_that_it_goes_on
 from skulk_tui.formatting import UNKNOWN
 
 CLUSTER_PREFIX: Final = "cluster."
-RESTART_WITHIN_S: Final = 120.0
-_POLL_S: Final = 0.3
 
 OnOption = Annotated[
     str | None,
@@ -51,12 +45,6 @@ def add_config_verbs(app: typer.Typer) -> None:
         "set",
         examples=("skulk config set priority=90 --on studio", "skulk config set --unset bind"),
     )(set_settings)
-    node = group(app, "node", "One node of the cluster.")
-    verb(
-        node,
-        "restart",
-        examples=("skulk node restart studio", "skulk node restart studio --dry-run"),
-    )(restart_node)
 
 
 def get_settings(
@@ -96,38 +84,6 @@ def set_settings(
     document = session.client.put("/config", ConfigDocument, body, query=_query(on))
     named = {change.partition("=")[0] for change in changes or ()} | {*(unset or ())}
     _show(session, document, [one for one in setting_records(document) if one.key in named])
-    return None
-
-
-def restart_node(
-    session: Session,
-    target: Annotated[
-        str,
-        typer.Argument(metavar="NODE", help="By name or id.", autocompletion=complete_node),
-    ],
-    *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what it would interrupt.")
-    ] = False,
-) -> int | None:
-    """Start a node anew, with its settings as they are now, and wait until it is back.
-
-    Its engines stop and come back with it; requests that they answer end with an error.
-    """
-    query = {"node": target}
-    plan = session.client.post(
-        "/admin/restart", RestartDocument, RestartBody(dry_run=True), query=query
-    )
-    if dry_run:
-        _show_restart(session, plan, "would be restarted")
-        return None
-    session.confirm(f"Restart {plan.name}, which interrupts {_interrupted(plan)}?", yes=yes)
-    begun = session.client.post("/admin/restart", RestartDocument, RestartBody(), query=query)
-    session.narrate(f"{begun.name} is restarting; it interrupts {_interrupted(begun)}")
-    with says_that_it_goes_on(session, "Follow: `skulk nodes`."):
-        _wait_until_back(session, begun)
-    _show_restart(session, begun, "restarted")
     return None
 
 
@@ -240,58 +196,3 @@ def _text(value: object) -> str:
 
 def _query(on: str | None) -> dict[str, str]:
     return {} if on is None else {"node": on}
-
-
-def _requests(document: RestartDocument) -> int | None:
-    counts = [one.requests for one in document.interrupted if one.requests is not None]
-    return sum(counts) if counts else None
-
-
-def _interrupted(document: RestartDocument) -> str:
-    if not document.interrupted:
-        return "no instance"
-    models = ", ".join(sorted({one.model_id for one in document.interrupted}))
-    n_requests = _requests(document)
-    return f"{models} ({n_requests} requests)" if n_requests else models
-
-
-def _show_restart(session: Session, document: RestartDocument, outcome: str) -> None:
-    record = RestartRecord(
-        node_id=document.node_id,
-        name=document.name,
-        outcome=outcome,
-        instances=tuple(one.instance_id for one in document.interrupted),
-        requests=_requests(document),
-    )
-    columns = (Column("NODE"), Column("OUTCOME"), Column("INTERRUPTS", least=12, wraps=True))
-    row = (record.name, record.outcome, _interrupted(document))
-    session.output.show(
-        Listing(
-            kind="restarts",
-            items=(record,),
-            tables=(Table(columns, (row,)),),
-            names=(record.node_id,),
-        )
-    )
-
-
-def _wait_until_back(session: Session, document: RestartDocument) -> None:
-    """Wait until the node answers in another life.
-
-    Raises:
-        ClientError: `client.timeout`.
-    """
-    until_s = session.deadline_s or session.clock.monotonic_s() + RESTART_WITHIN_S
-    while session.clock.monotonic_s() < until_s:
-        session.clock.wait_s(_POLL_S)
-        try:
-            identity = session.client.get(
-                "/node/identity", NodeIdentity, query={"node": document.node_id}
-            )
-        except SkulkError as error:
-            if error.code == "client.timeout":
-                raise
-            continue  # it, or the way to it, is not back yet
-        if identity.boot_id != document.boot_id:
-            return
-    raise ClientError("client.timeout", f"{document.name} did not come back in time")

@@ -62,6 +62,7 @@ _BY_CODE: Final[dict[ErrorCode, int]] = {
     "placement.no_backend": REFUSED,
     "placement.no_node": REFUSED,
     "placement.no_space": REFUSED,
+    "placement.node_draining": REFUSED,
     "placement.unsupported_shape": REFUSED,
     "runner.no_memory": REFUSED,
     "store.no_space": REFUSED,

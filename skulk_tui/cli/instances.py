@@ -11,6 +11,7 @@ from protocol.instances import LOADING_PHASES
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import instance_record, instance_records, names_of
 from skulk_tui.cli.completing import complete_instance_or_model
+from skulk_tui.cli.drain_time import parse_drain
 from skulk_tui.cli.failures import failure_of
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import outcomes_listing
@@ -51,7 +52,7 @@ def add_instance_verbs(app: typer.Typer) -> None:
     verb(
         app,
         "stop",
-        examples=("skulk stop HuggingFaceTB/SmolLM2-135M", "skulk stop --all --no-wait my/model"),
+        examples=("skulk stop HuggingFaceTB/SmolLM2-135M", "skulk stop my/model --drain 60s"),
     )(stop_instances)
     verb(
         app, "retry", examples=("skulk retry abcdef-k3x9", "skulk retry abcdef-k3x9 --timeout 2m")
@@ -96,24 +97,37 @@ def stop_instances(
     every: Annotated[
         bool, typer.Option("--all", help="All instances of a model, where it has several.")
     ] = False,
+    drain: Annotated[
+        str | None,
+        typer.Option(
+            "--drain",
+            metavar="DURATION",
+            help="What running requests may take to end, such as 60s [default: nothing].",
+        ),
+    ] = None,
     wait: WaitOption = True,
     dry_run: DryRunOption = False,
 ) -> int | None:
     """Stop instances and wait until their processes are gone.
 
-    Requests in flight end with an error. The model's files stay.
+    Requests in flight end with an error, at once or when the time of `--drain` is over; meanwhile
+    no further one is taken. The model's files stay.
     """
+    query = {} if drain is None else {"drain_s": str(parse_drain(drain, "--drain"))}
     state = state_of(session)
     found = [view for target in targets for view in find_instances(state, target, several=every)]
     views = list({view.instance_id: view for view in found}.values())
     if dry_run:
-        session.output.show(outcomes_listing(*(_outcome(one, _would_end(one)) for one in views)))
+        session.output.show(
+            outcomes_listing(*(_outcome(one, _would_end(one, drain)) for one in views))
+        )
         return None
     outcomes: list[OutcomeRecord] = []
     errors: list[SkulkError] = []
     for view in views:
         try:
-            session.client.delete(path_of("/instance/{}", view.instance_id), CommandAccepted)
+            path = path_of("/instance/{}", view.instance_id)
+            session.client.delete(path, CommandAccepted, query=query)
             if wait:
                 wait_until_gone(session, view.instance_id)
         except SkulkError as error:
@@ -129,9 +143,13 @@ def stop_instances(
     return several_exit_code(errors, len(views))
 
 
-def _would_end(view: InstanceView) -> str:
+def _would_end(view: InstanceView, drain: str | None) -> str:
     waiting = (view.in_flight or 0) + (view.queued or 0)
-    return f"would be stopped, and {waiting} requests end" if waiting else "would be stopped"
+    if not waiting:
+        return "would be stopped"
+    if drain is not None:
+        return f"would be stopped, once {waiting} requests have ended, in {drain} at the latest"
+    return f"would be stopped, and {waiting} requests end"
 
 
 def _outcome(view: InstanceView, outcome: str, error: SkulkError | None = None) -> OutcomeRecord:

@@ -89,6 +89,34 @@ class RestartRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainedRecord:
+    """An instance that a drain stops."""
+
+    instance_id: str
+    model_id: str
+    phase: str
+    requests: int | None
+    """Being answered or waiting."""
+    copies: int
+    """Others of the model that are ready on other nodes."""
+    elsewhere: str | None
+    """A node that could take it as it is planned."""
+    why_not: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRecord:
+    """A node that takes no models any more, and what that stops."""
+
+    node_id: str
+    name: str
+    outcome: str
+    deadline_s: int
+    """What running requests may take to end; 0 cuts them off."""
+    stops: tuple[DrainedRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BundleRecord:
     """An archive of what nodes know."""
 

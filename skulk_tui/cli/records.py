@@ -26,6 +26,8 @@ class NodeRecord:
     role: str
     is_master: bool
     liveness: str
+    eligibility: str
+    """Whether models may be placed there: `eligible`, `draining`, or `drained`."""
     health: str
     reasons: tuple[ReasonRecord, ...]
     backends: tuple[str, ...]

@@ -28,6 +28,7 @@ from skulk_tui.formatting import (
     format_rtt,
     format_throughput,
     joined,
+    presence_text,
 )
 
 # `--plan` takes the start of an id too.
@@ -83,7 +84,7 @@ def nodes_table(nodes: Sequence[NodeRecord]) -> Table:
         tuple(
             (
                 node.name,
-                node.liveness,
+                presence_text(node.liveness, node.eligibility),
                 node.health,
                 f"{node.role}, master" if node.is_master else node.role,
                 format_bytes(node.memory_available_bytes),

@@ -22,6 +22,7 @@ from skulk_tui.formatting import (
     format_count,
     format_percent,
     joined,
+    presence_text,
 )
 
 REDRAW_S: Final = 1.0
@@ -167,7 +168,7 @@ def _nodes(status: StatusRecord) -> Table:
         tuple(
             (
                 node.name,
-                node.liveness,
+                presence_text(node.liveness, node.eligibility),
                 node.health,
                 format_percent(node.cpu_ratio, 1.0),
                 UNKNOWN if (used := _used_bytes(node)) < 0 else format_bytes(used),

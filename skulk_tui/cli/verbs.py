@@ -74,7 +74,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "keys": ("keys:add_key_verbs", "API keys; each is valid on all nodes."),
     "api": ("apis:add_api_verbs", "Where the node's HTTP API is served."),
     "config": ("config:add_config_verbs", "Settings of a node, and of the whole cluster."),
-    "node": ("config:add_config_verbs", "One node of the cluster."),
+    "node": ("node:add_node_verbs", "One node of the cluster."),
     "diag": ("bundle:add_bundle_verbs", "Finding out what is wrong."),
     "bundle": (
         "bundle:add_bundle_verbs",

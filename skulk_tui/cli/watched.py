@@ -25,7 +25,7 @@ from skulk_tui.cli.records import (
     TransferRecord,
 )
 from skulk_tui.cli.tables import model_state
-from skulk_tui.formatting import joined
+from skulk_tui.formatting import joined, presence_text
 from skulk_tui.view_state import ViewState
 
 ChangeWord = Literal["added", "modified", "deleted"]
@@ -130,7 +130,10 @@ def nodes_of(view: ViewState) -> Picture:
 
 
 def _node(one: NodeRecord) -> str:
-    parts = [one.liveness, f"{one.role}, master" if one.is_master else one.role]
+    parts = [
+        presence_text(one.liveness, one.eligibility),
+        f"{one.role}, master" if one.is_master else one.role,
+    ]
     parts += [f"health {one.health}"]
     # Their numbers never rest; the code stays for as long as the reason does.
     parts += [reason.code for reason in one.reasons if reason.level != "ok"]
@@ -149,7 +152,10 @@ def members_of(view: ViewState) -> Picture:
 
 
 def _member(one: MemberRecord) -> str:
-    parts = [one.liveness, f"{one.role}, master" if one.is_master else one.role]
+    parts = [
+        presence_text(one.liveness, one.eligibility),
+        f"{one.role}, master" if one.is_master else one.role,
+    ]
     if one.link is not None:
         reason = f" ({one.link_reason})" if one.link_reason else ""
         parts += [f"link {one.link}{reason}"]

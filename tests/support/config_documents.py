@@ -2,6 +2,7 @@
 
 from protocol.admin_api import ConfigDocument, NodeConfig, RestartDocument, SettingView
 from protocol.control_api import NodeIdentity
+from protocol.drain_api import DrainDocument
 from protocol.state import ClusterSettings
 from tests.support.builders import a_cluster_id, a_node_id
 
@@ -35,6 +36,19 @@ def an_identity() -> NodeIdentity:
         cluster_id=a_cluster_id(),
         boot_id="life-1",
         version="0.1.0",
+    )
+
+
+def a_drain() -> DrainDocument:
+    """Say that a drain would stop nothing."""
+    return DrainDocument(
+        node_id=a_node_id(),
+        name="studio",
+        eligibility="eligible",
+        deadline_s=60,
+        is_applied=False,
+        term=3,
+        seq=42,
     )
 
 

@@ -60,7 +60,7 @@ from tests.support.builders import (
     an_instance_id,
     some_arithmetic,
 )
-from tests.support.config_documents import a_restart, some_settings
+from tests.support.config_documents import a_drain, a_restart, some_settings
 
 KEY: Final = "skulk-abcdefgh-" + "a2" * 16
 
@@ -439,6 +439,7 @@ def default_answers(node: FakeNode) -> None:
     node.on("GET", "/config", some_settings())
     node.on("PUT", "/config", some_settings())
     node.on("POST", "/admin/restart", a_restart())
+    node.on("POST", "/v1/nodes/studio/drain", a_drain())
 
 
 def _identity_answers(node: FakeNode) -> None:

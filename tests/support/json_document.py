@@ -28,6 +28,7 @@ KINDS: Final[dict[str, type]] = {
     "cluster": cluster_records.ClusterRecord,
     "clusters": saved_clusters.SavedClusterRecord,
     "completion": records.CompletionRecord,
+    "drains": operation_records.DrainRecord,
     "environment": records.TopicRecord,
     "events": cluster_records.EventRecord,
     "exit_codes": records.TopicRecord,

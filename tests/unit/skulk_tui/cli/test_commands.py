@@ -125,6 +125,12 @@ CASES = [
         kind="restarts",
         record=operation_records.RestartRecord,
     ),
+    Case(
+        arguments=("node", "drain", "studio", "--dry-run"),
+        kind="drains",
+        record=operation_records.DrainRecord,
+    ),
+    Case(arguments=("node", "undrain", "node-1"), kind="outcomes", record=records.OutcomeRecord),
     Case(arguments=("diag", "bundle"), kind="bundle", record=operation_records.BundleRecord),
     Case(arguments=("bundle",), kind="bundle", record=operation_records.BundleRecord),
     Case(
@@ -400,6 +406,7 @@ def _routes() -> list[str]:
         "/events",
         "/config",
         "/admin/restart",
+        "/v1/nodes/studio/drain",
     ]
 
 

@@ -53,6 +53,20 @@ def test_stop_takes_an_id_its_start_or_a_model_and_waits_until_it_is_gone(
     assert "stopped" in ran.out
 
 
+def test_a_stop_gives_the_time_that_is_asked_for_to_what_is_being_answered(node: FakeNode) -> None:
+    node.on("GET", path(), GONE)
+    assert skulk("stop", MODEL, "--drain", "1m", node=node.url).code == 0
+    assert skulk("stop", MODEL, "--no-wait", node=node.url).code == 0
+    assert [seen.query for seen in node.asked("DELETE", path())] == [{"drain_s": ["60"]}, {}]
+    for wrong in ("0s", "25h", "soon"):
+        assert skulk("stop", MODEL, "--drain", wrong, node=node.url).code == 2
+    assert len(node.asked("DELETE", path())) == 2
+    busy = a_view().model_copy(update={"in_flight": 2, "queued": 1})
+    node.on("GET", "/state", a_state_document(busy))
+    would = skulk("stop", MODEL, "--drain", "60s", "--dry-run", node=node.url).out
+    assert "once 3 requests have ended, in 60s at the latest" in would
+
+
 def test_stop_without_waiting_does_not_look(node: FakeNode) -> None:
     ran = skulk("stop", MODEL, "--no-wait", node=node.url)
     assert (ran.code, node.asked("GET", path())) == (0, [])
