@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, Literal, NamedTuple, Protocol, final
 
 from engines.output.call_values import (
+    CALL_KEYS,
     ReadCall,
     Tools,
     call_of_arguments,
@@ -66,6 +67,7 @@ _SEPARATOR: Final = deepseek_mark("tool sep")
 _DEEPSEEK_HEAD: Final = re.compile(
     rf"\s*(?:function{_SEPARATOR})?(?P<name>[\w.:/-]+)(?:{_SEPARATOR}|\s*```(?:json)?)\s*"
 )
+_FIRST_KEY: Final = re.compile(r'\{\s*(?:"(?P<key>[^"]*)(?P<end>")?)?')
 _BETWEEN: Final = re.compile(r"[\s,;`\]]*")
 
 
@@ -77,43 +79,36 @@ class ObjectsBlock:
         opening: The mark that began it; "" where there was none.
         tools: What is offered.
         head: What may stand before an object.
-        name: The tool that all objects are for, where a heading has said it.
+        name: The tool that the object is for, where a heading has said it.
     """
 
     def __init__(
         self, opening: str, tools: Tools, head: re.Pattern[str] = _BLANK_HEAD, *, name: str = ""
     ) -> None:
         self.results: list[Result] = []
-        self._opening = opening
+        self._is_bare = not opening
         self._tools = tools
         self._head_pattern = head
         self._name = name
         self._head = ""
         self._parts: list[str] = []
         self._n_chars = 0
-        self._scanner: JsonScanner | None = None
-        self._is_between = False
+        self._scanner = JsonScanner()
+        self._step = self._feed_head
         self._is_over = False
 
     def feed(self, text: str) -> str | None:
         """See `Block.feed`."""
-        rest = text
-        while rest:
-            if self._scanner is not None:
-                after = self._feed_object(rest, self._scanner)
-            elif self._is_between:
-                after = self._feed_between(rest)
-            else:
-                after = self._feed_head(rest)
-            if after is None or self._is_over:
-                return after
-            rest = after
-        return None
+        rest: str | None = text
+        while rest and not self._is_over:
+            rest = self._step(rest)
+        return (rest or "") if self._is_over else None
 
     def finish(self) -> None:
         """See `Block.finish`."""
-        if not self._is_between:
-            self.results.append(self._head + "".join(self._parts))
+        rest = self._head + "".join(self._parts)
+        if rest:
+            self.results.append(rest)
 
     def _feed_head(self, text: str) -> str | None:
         at = text.find("{")
@@ -121,7 +116,7 @@ class ObjectsBlock:
         is_short = len(self._head) <= MAX_HEAD_CHARS
         is_head = is_short and self._head_pattern.fullmatch(self._head) is not None
         if at >= 0 and is_head:
-            self._scanner = JsonScanner()
+            self._step = self._feed_key if self._is_bare else self._feed_object
             return text[at:]
         may_be_blank = self._head_pattern is _BLANK_HEAD
         if at < 0 and is_short and (is_head or not may_be_blank):
@@ -133,8 +128,23 @@ class ObjectsBlock:
         self.results.append(self._head)
         return rest
 
-    def _feed_object(self, text: str, scanner: JsonScanner) -> str | None:
-        end = scanner.feed(text)
+    def _feed_key(self, text: str) -> str | None:
+        """Let an answer in JSON go as soon as its first key is none that calls have."""
+        self._parts.append(text)
+        begun = "".join(self._parts)
+        found = _FIRST_KEY.match(begun)
+        is_short = found is not None and found.end() <= MAX_HEAD_CHARS
+        if found is not None and is_short and not found["end"] and found.end() == len(begun):
+            return None
+        self._parts = []
+        if found is not None and is_short and found["end"] and found["key"] in CALL_KEYS:
+            self._step = self._feed_object
+            return begun
+        self._is_over = True
+        return self._head + begun
+
+    def _feed_object(self, text: str) -> str | None:
+        end = self._scanner.feed(text)
         taken = text if end is None else text[:end]
         self._parts.append(taken)
         self._n_chars += len(taken)
@@ -142,29 +152,26 @@ class ObjectsBlock:
         if end is None and is_short:
             return None
         whole = "".join(self._parts)
-        call = self._read(whole) if is_short and not scanner.is_broken else None
+        call = self._read(whole) if is_short and not self._scanner.is_broken else None
         self.results.append(call or self._head + whole)
         self._is_over = call is None
-        self._is_between = True
-        self._scanner, self._parts, self._n_chars, self._head = None, [], 0, ""
+        self._step = self._feed_between
+        self._scanner, self._parts, self._n_chars, self._head = JsonScanner(), [], 0, ""
         return text[len(taken) :]
 
     def _read(self, text: str) -> ReadCall | None:
         found = self._head_pattern.fullmatch(self._head)
-        groups = found.groupdict() if found else {}
-        name = self._name or groups.get("name")
+        name = self._name or (found.groupdict().get("name") if found else "")
         if name:
             return call_of_arguments(name, text, self._tools)
-        return call_of_object(text, self._tools, is_bare=not self._opening)
+        return call_of_object(text, self._tools, is_bare=self._is_bare)
 
     def _feed_between(self, text: str) -> str | None:
         rest = text[_match_end(_BETWEEN, text) :]
-        if not rest:
-            return None
-        if rest[0] == "{" and not self._name:
-            self._is_between = False
-            return rest
-        self._is_over = True
+        if rest.startswith("{") and not self._name:
+            self._step = self._feed_head
+        elif rest:
+            self._is_over = True
         return rest
 
 

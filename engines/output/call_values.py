@@ -23,7 +23,8 @@ class ReadCall(NamedTuple):
     """A JSON object."""
 
 
-_CALL_KEYS: Final = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
+CALL_KEYS: Final = frozenset({"name", "arguments", "parameters", "type", "id", "function"})
+"""All that a call without marks may have."""
 _QWEN_PARAMETER: Final = re.compile(r"\s*<parameter=([^<>\n]+)>")
 _GLM_ARGUMENT: Final = re.compile(r"\s*<arg_key>([^<>]*)</arg_key>\s*<arg_value>")
 _DSML_PARAMETER: Final = re.compile(
@@ -46,7 +47,7 @@ def call_of_object(text: str, tools: Tools, *, is_bare: bool) -> ReadCall | None
     if not isinstance(value, dict):
         return None
     fields = cast("dict[str, Any]", value)
-    if is_bare and (not fields.keys() <= _CALL_KEYS or not _has_arguments(fields)):
+    if is_bare and (not fields.keys() <= CALL_KEYS or not _has_arguments(fields)):
         return None
     inner = fields.get("function")
     if isinstance(inner, dict):

@@ -9,7 +9,7 @@ is clear what it is. How the text was cut into tokens changes nothing
 import re
 from typing import Final, final
 
-from engines.output.call_blocks import Block, Header, ObjectsBlock, Span, block_of
+from engines.output.call_blocks import Block, Header, ObjectsBlock, Result, Span, block_of
 from engines.output.call_values import ReadCall, Tools
 from engines.output.markup import DSML, Markup
 from protocol.data_frames import Chunk, ToolCallDelta
@@ -170,8 +170,19 @@ class OutputSplitter:
         rest = block.feed(text)
         if rest is not None:
             self._block = None
+            if not rest and block.results:
+                rest = self._cut_undecided(block.results)
         self._take_results(block)
         return rest or ""
+
+    def _cut_undecided(self, results: list[Result]) -> str:
+        """Take off what may become a mark: a block that grew too long may have ended inside one."""
+        last = results[-1]
+        n_undecided = self._n_undecided(last) if isinstance(last, str) else 0
+        if not isinstance(last, str) or not n_undecided:
+            return ""
+        results[-1] = last[:-n_undecided]
+        return last[-n_undecided:]
 
     def _take_results(self, block: Block) -> None:
         for result in block.results:

@@ -10,10 +10,12 @@ import uvloop
 
 from engines.base import Endpoint, EngineStatistics, LoadStatus
 from engines.http_client import HttpTimeouts
+from engines.output.markup import MARKUPS
+from engines.output.split_frames import OutputRules
 from engines.upstream import UpstreamClient
 from protocol.data_frames import Chunk, Failed, Finished, Frame, Started
 from protocol.errors import EngineError
-from protocol.tasks import ChatMessage, ChatTask
+from protocol.tasks import ChatMessage, ChatTask, ToolDefinition
 from tests.support.builders import MODEL, a_command_id
 
 Answers = dict[str, tuple[int, object]]
@@ -70,6 +72,7 @@ def play(
     answers: Answers,
     *,
     can_answer_whole: bool = True,
+    rules: OutputRules | None = None,
 ) -> list[tuple[str, Any]]:
     """Tell a story against canned answers and give what was asked."""
     asked: list[tuple[str, Any]] = []
@@ -83,6 +86,7 @@ def play(
                 Endpoint(socket_path=path),
                 HttpTimeouts(quiet_s=5.0),
                 can_answer_whole=can_answer_whole,
+                rules=rules,
             )
             try:
                 await story(client)
@@ -255,6 +259,46 @@ def test_what_taking_a_chunk_raises_comes_out_of_the_iterator() -> None:
                 pass
 
     play(story, {"/v1/chat/completions": (200, SPOKEN)})
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_what_an_engine_leaves_in_its_text_is_split_out_of_it(*, is_stream: bool) -> None:
+    """llama-server does so where a request has no tools, or a template is unknown to it."""
+    said = 'Sure.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    events: list[dict[str, object]] = [
+        *({"choices": [{"delta": {"content": letter}}]} for letter in said),
+        {"choices": [{"delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": {"prompt_tokens": 1}},
+    ]
+    streamed = tuple(b"data: %b\n\n" % json.dumps(event).encode() for event in events)
+    whole = {"choices": [{"finish_reason": "stop", "message": {"content": said}}]}
+    rules = OutputRules(markup=MARKUPS["any"])
+    bare = TASK.model_copy(update={"stream": is_stream})
+    tooled = bare.model_copy(update={"tools": (ToolDefinition(name="f"),)})
+
+    async def story(client: UpstreamClient) -> None:
+        frames = await frames_of(client, bare)
+        text = "".join(frame.text for frame in frames if isinstance(frame, Chunk))
+        assert text == 'Sure.\n{"name": "f", "arguments": {"a": 1}}\n'
+        *_, sentence, call, finished = await frames_of(client, tooled)
+        assert isinstance(sentence, Chunk)
+        assert sentence.text.endswith(".")
+        assert isinstance(call, Chunk)
+        assert [delta[2:] for delta in call.tool_calls] == [("f", '{"a": 1}')]
+        assert isinstance(finished, Finished)
+        assert finished.reason == "tool_calls"
+
+    answer = streamed if is_stream else whole
+    play(story, {"/v1/chat/completions": (200, answer)}, rules=rules)
+
+
+def test_an_engine_that_goes_on_after_a_turn_is_told_where_one_ends() -> None:
+    async def story(client: UpstreamClient) -> None:
+        await frames_of(client, TASK.model_copy(update={"stop": ("x",)}))
+
+    rules = OutputRules(markup=MARKUPS["harmony"], stops_at_turn_ends=True)
+    ((_, body),) = play(story, {"/v1/chat/completions": (200, WHOLE)}, rules=rules)
+    assert body["stop"] == ["x", "<|return|>", "<|call|>"]
 
 
 @pytest.mark.parametrize("stream", [True, False])

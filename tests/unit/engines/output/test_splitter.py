@@ -67,6 +67,14 @@ def test_a_call_that_is_too_long_is_text(monkeypatch: pytest.MonkeyPatch) -> Non
         assert splitter.feed(tagged) == [Chunk("weathercity" + "x" * 50)]
 
 
+def test_no_mark_leaks_where_a_block_grew_too_long() -> None:
+    splitter = OutputSplitter(MARKUPS["any"], TOOLS, call_id_prefix="c")
+    text = "[TOOL_CALLS]" + "x" * (call_blocks.MAX_HEAD_CHARS - 5) + "<|im_end|> y"
+    chunks = [chunk for letter in text for chunk in splitter.feed(letter)]
+    said = "x" * (call_blocks.MAX_HEAD_CHARS - 5) + " y"
+    assert pieces_of(chunks + splitter.finish()) == (("text", said),)
+
+
 @pytest.mark.parametrize("broken", [
     '"name": "weather"', "[" * (MAX_DEPTH + 1), '{"name": "weather", "arguments": {"a": NaN}}',
     '{"name": "weather", "arguments": {"a": 1e999}}', '{"name": ["weather"], "arguments": {}}',
@@ -83,6 +91,13 @@ def test_half_a_character_in_an_argument_stays_an_escape() -> None:
     (chunk,) = a_splitter().feed('<tool_call>{"name": "weather", "arguments": {"a": "\\ud83d"}}')
     assert chunk.tool_calls[0].arguments == '{"a": "\\ud83d"}'
     chunk.tool_calls[0].arguments.encode()
+
+
+@pytest.mark.parametrize("begun", ['{"city"', "{1", "{}", '[{"a"', '{"' + "x" * 300])
+def test_an_answer_in_json_is_not_held_longer_than_its_first_key(begun: str) -> None:
+    splitter = a_splitter()
+    chunks = [chunk for letter in begun + ": [1" for chunk in splitter.feed(letter)]
+    assert pieces_of(chunks) == (("text", begun + ": [1"),)
 
 
 def test_endless_white_space_is_not_held_for_ever() -> None:
