@@ -16,7 +16,10 @@ from protocol.data_frames import Frame, TakeChunk
 from protocol.nodes import EngineFacts
 from protocol.tasks import ChatTask
 
-Feature = Literal["chat", "embed", "logprobs", "tools", "grammar", "seed", "thinking", "vision"]
+Feature = Literal[
+    "chat", "complete", "embed", "logprobs", "tools", "grammar", "seed", "thinking", "vision"
+]
+"""`complete`: to go on with a text as it is. `grammar`: to hold answers to a form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,11 +27,37 @@ _SAMPLING_NAMES: Final = {
 def chat_body(task: ChatTask, *, is_stream: bool) -> bytes:
     """Write the body of `POST /v1/chat/completions` for a task."""
     tools, tool_choice = _offered_tools(task)
-    body: dict[str, Json] = {
-        "messages": [_message(message) for message in task.messages],
-        "stream": is_stream,
-        "cache_prompt": True,
-    }
+    body: dict[str, Json] = {"messages": [_message(message) for message in task.messages]}
+    body.update(_generation(task, is_stream=is_stream))
+    if task.logprobs is not None:
+        # llama-server takes 0 alternatives for "no logprobs"; the decoder drops the extra one.
+        body["logprobs"] = True
+        body["top_logprobs"] = max(1, task.logprobs)
+    if tools:
+        body["tools"] = tools
+        body["tool_choice"] = tool_choice
+        if task.parallel_tool_calls is not None:
+            body["parallel_tool_calls"] = task.parallel_tool_calls
+    if task.response_format is not None:
+        body["response_format"] = _response_format(task.response_format)
+    template = _template_arguments(task)
+    if template:
+        body["chat_template_kwargs"] = template
+    return _encode(body)
+
+
+def completion_body(task: ChatTask, *, is_stream: bool) -> bytes:
+    """Write the body of `POST /v1/completions` for a task that has a text to go on with."""
+    body: dict[str, Json] = {"prompt": task.prompt}
+    body.update(_generation(task, is_stream=is_stream))
+    if task.logprobs is not None:
+        body["logprobs"] = max(1, task.logprobs)  # as above
+    return _encode(body)
+
+
+def _generation(task: ChatTask, *, is_stream: bool) -> dict[str, Json]:
+    """Write what chats and texts have in common."""
+    body: dict[str, Json] = {"stream": is_stream, "cache_prompt": True}
     if is_stream:
         body["stream_options"] = {"include_usage": True}
         # The first progress frame says that a slot has taken the task and how long its prompt is;
@@ -42,19 +68,7 @@ def chat_body(task: ChatTask, *, is_stream: bool) -> bytes:
         body["max_tokens"] = task.max_tokens
     if task.stop:
         body["stop"] = list(task.stop)
-    if task.logprobs is not None:
-        # llama-server takes 0 alternatives for "no logprobs"; the decoder drops the extra one.
-        body["logprobs"] = True
-        body["top_logprobs"] = max(1, task.logprobs)
-    if tools:
-        body["tools"] = tools
-        body["tool_choice"] = tool_choice
-    if task.response_format is not None:
-        body["response_format"] = _response_format(task.response_format)
-    template = _template_arguments(task)
-    if template:
-        body["chat_template_kwargs"] = template
-    return _encode(body)
+    return body
 
 
 def prompt_body(task: ChatTask) -> bytes:

@@ -11,7 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engines.base import Endpoint, EngineStatistics, LoadStatus
 from engines.http_client import HttpClient, HttpResponse, HttpTimeouts
-from engines.openai_request import chat_body, embeddings_body, prompt_body, tokenize_body
+from engines.openai_request import (
+    chat_body,
+    completion_body,
+    embeddings_body,
+    prompt_body,
+    tokenize_body,
+)
 from engines.output.openai_stream import (
     StreamDecoder,
     decode_whole,
@@ -30,6 +36,7 @@ CONTROL_QUIET_S: Final = 10.0
 """For questions that an engine answers beside its work."""
 
 _CHAT: Final = "/v1/chat/completions"
+_COMPLETION: Final = "/v1/completions"
 _OK: Final = 200
 _UNAVAILABLE: Final = 503
 _NOT_SUPPORTED: Final = 501
@@ -118,8 +125,9 @@ class UpstreamClient:
 
     def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame, None]:
         """Serve one task; see `EngineClient.chat`."""
-        if self._rules is not None:
-            task = self._rules.stop(task)
+        rules = self._rules_for(task)
+        if rules is not None:
+            task = rules.stop(task)
         if task.stream or task.logprobs is not None or not self._can_answer_whole:
             return self._stream(task, take)
         return self._whole_answer(task)
@@ -139,7 +147,9 @@ class UpstreamClient:
 
     async def count_tokens(self, task: ChatTask) -> int:
         """Render the prompt and count it; takes no slot."""
-        prompt = _parse(_Prompt, await self._ask("/apply-template", prompt_body(task))).prompt
+        prompt = task.prompt
+        if prompt is None:
+            prompt = _parse(_Prompt, await self._ask("/apply-template", prompt_body(task))).prompt
         body = await self._ask("/tokenize", tokenize_body(prompt))
         return len(_parse(_Tokens, body).tokens)
 
@@ -179,7 +189,11 @@ class UpstreamClient:
                 response.close()
 
     async def _accepted(self, task: ChatTask, *, is_stream: bool) -> HttpResponse:
-        response = await self._http.request("POST", _CHAT, chat_body(task, is_stream=is_stream))
+        if task.prompt is None:
+            path, body = _CHAT, chat_body(task, is_stream=is_stream)
+        else:
+            path, body = _COMPLETION, completion_body(task, is_stream=is_stream)
+        response = await self._http.request("POST", path, body)
         if response.status == _OK:
             return response
         raise error_of_answer(response.status, await _whole(response, MAX_REFUSAL_BYTES))
@@ -196,7 +210,12 @@ class UpstreamClient:
             yield frame
 
     def _splitter(self, task: ChatTask) -> FrameSplitter | None:
-        return None if self._rules is None else self._rules.splitter(task)
+        rules = self._rules_for(task)
+        return None if rules is None else rules.splitter(task)
+
+    def _rules_for(self, task: ChatTask) -> OutputRules | None:
+        """A text's continuation is handed on as it is, whatever marks it holds."""
+        return self._rules if task.prompt is None else None
 
     async def _ask(self, path: str, body: bytes, quiet_s: float = CONTROL_QUIET_S) -> bytes:
         response = await self._http.request("POST", path, body, quiet_s=quiet_s)

@@ -67,7 +67,7 @@ class ResponseFormat(FrozenModel):
 
 
 class ChatTask(FrozenModel):
-    """One chat completion for one instance.
+    """One completion for one instance: of a chat, or of a text.
 
     `max_tokens` None means: what is left of the window, at most the server's default.
     """
@@ -75,6 +75,8 @@ class ChatTask(FrozenModel):
     command_id: CommandIdField
     model_id: ModelIdField
     messages: tuple[ChatMessage, ...]
+    prompt: str | None = None
+    """A text to go on with, as it is: no template, and no messages."""
     sampling: Sampling = Sampling()
     max_tokens: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
     stop: Annotated[tuple[str, ...], Field(max_length=16)] = ()
@@ -83,6 +85,8 @@ class ChatTask(FrozenModel):
     tools: Annotated[tuple[ToolDefinition, ...], Field(max_length=256)] = ()
     tool_choice: Annotated[str, StringConstraints(max_length=256)] = "auto"
     """`auto`, `none`, `required`, or `=name` for one function."""
+    parallel_tool_calls: bool | None = None
+    """Whether one answer may call several tools; None leaves it to the engine."""
     response_format: ResponseFormat | None = None
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None

@@ -26,7 +26,7 @@ class LlamaServerEngine:
         return EngineDescription(
             name="llama_server",
             features=frozenset({
-                "chat", "embed", "logprobs", "tools", "grammar", "seed", "thinking",
+                "chat", "complete", "embed", "logprobs", "tools", "grammar", "seed", "thinking",
             }),
             default_slots=DEFAULT_SLOTS,
             overhead_bytes=OVERHEAD_BYTES,

@@ -84,6 +84,8 @@ class _Message(_Foreign):
 
 class _Choice(_Foreign):
     finish_reason: str | None = None
+    text: str | None = None
+    """Of a completion of a text, which has no message."""
     delta: _Message | None = None
     message: _Message | None = None
     logprobs: _Logprobs | None = None
@@ -296,7 +298,7 @@ def _chunk(choice: _Choice, message: _Message | None, n_alternatives: int) -> Ch
     )
     entries = (choice.logprobs.content if choice.logprobs else None) or ()
     chunk = Chunk(
-        message.content or "",
+        message.content or choice.text or "",
         message.reasoning_content or "",
         calls,
         tuple(_logprob(entry, n_alternatives) for entry in entries),

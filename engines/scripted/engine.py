@@ -26,7 +26,7 @@ class ScriptedEngine:
         """Say what the script's process can do."""
         return EngineDescription(
             name="scripted",
-            features=frozenset({"chat", "embed"}),
+            features=frozenset({"chat", "complete", "embed"}),
             default_slots=DEFAULT_SLOTS,
             overhead_bytes=OVERHEAD_BYTES,
         )

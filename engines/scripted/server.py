@@ -30,6 +30,10 @@ _FRAME_HEAD: Final = b'data: {"choices":[{"finish_reason":null,"index":0,"delta"
 _FRAME_TAIL: Final = (
     b'}}],"created":0,"id":"scripted","model":"scripted","object":"chat.completion.chunk"}\n\n'
 )
+_TEXT_HEAD: Final = b'data: {"choices":[{"finish_reason":null,"index":0,"text":'
+_TEXT_TAIL: Final = (
+    b'}],"created":0,"id":"scripted","model":"scripted","object":"text_completion"}\n\n'
+)
 
 
 @final
@@ -99,7 +103,7 @@ class Scripted:
 
 @final
 class Answer:
-    """One chat request from admission to its end."""
+    """One request from admission to its end: of a chat, or of a text."""
 
     def __init__(
         self, engine: Scripted, connection: "_Connection", request: dict[str, Any]
@@ -107,7 +111,13 @@ class Answer:
         self._engine = engine
         self._connection = connection
         self._is_stream = bool(request.get("stream"))
-        self.prompt_tokens = count_tokens(render(request["messages"], engine.script.prompt_tail))
+        self._is_text = "prompt" in request
+        prompt: str = (
+            request["prompt"]
+            if self._is_text
+            else render(request["messages"], engine.script.prompt_tail)
+        )
+        self.prompt_tokens = count_tokens(prompt)
         stop: str | list[str] = request.get("stop") or []
         self._utterance = Utterance(
             engine.script,
@@ -127,9 +137,10 @@ class Answer:
         if self._is_stream:
             progress = {"total": self.prompt_tokens, "cache": 0, "processed": 0, "time_ms": 0}
             self._connection.begin_stream()
-            self._send(
-                {**_frame({"role": "assistant", "content": None}), "prompt_progress": progress}
+            first = (
+                {"text": ""} if self._is_text else _delta({"role": "assistant", "content": None})
             )
+            self._send({**_frame(first), "prompt_progress": progress})
         script = self._engine.script
         self._after(script.first_token_delay_ms or script.token_delay_ms)
 
@@ -162,7 +173,8 @@ class Answer:
         text = utterance.step()
         if text and self._is_stream:
             quoted = json.dumps(text, ensure_ascii=False).encode()
-            self._connection.send_piece(_FRAME_HEAD + quoted + _FRAME_TAIL)
+            head, tail = (_TEXT_HEAD, _TEXT_TAIL) if self._is_text else (_FRAME_HEAD, _FRAME_TAIL)
+            self._connection.send_piece(head + quoted + tail)
         elif text:
             self._text.append(text)
         if utterance.reason is None:
@@ -186,16 +198,17 @@ class Answer:
             },
         }
         if self._is_stream:
-            self._send(_frame({}, reason))
+            self._send(_frame({"text": ""} if self._is_text else _delta({}), reason))
             self._send({**_frame(None), **closing})
             self._connection.send_piece(b"data: [DONE]\n\n")
             self._connection.end_stream()
             return
-        message = {"role": "assistant", "content": "".join(self._text)}
-        choice = {"finish_reason": reason, "index": 0, "message": message}
-        self._connection.answer(
-            200, {"choices": [choice], "object": "chat.completion", "id": "scripted", **closing}
+        text = "".join(self._text)
+        said = (
+            {"text": text} if self._is_text else {"message": {"role": "assistant", "content": text}}
         )
+        choice = {"finish_reason": reason, "index": 0, **said}
+        self._connection.answer(200, {"choices": [choice], "id": "scripted", **closing})
 
     def _send(self, frame: dict[str, Any]) -> None:
         self._connection.send_piece(b"data: " + json.dumps(frame).encode() + b"\n\n")
@@ -305,7 +318,7 @@ class _Connection(asyncio.Protocol):
                         for slot, is_busy in enumerate(engine.busy)
                     ],
                 )
-            case "/v1/chat/completions":
+            case "/v1/chat/completions" | "/v1/completions":
                 self._chat(json.loads(body))
             case "/v1/embeddings":
                 inputs: list[str] = json.loads(body)["input"]
@@ -344,9 +357,13 @@ class _Connection(asyncio.Protocol):
         self._engine.admit(answer)
 
 
-def _frame(delta: dict[str, Any] | None, reason: str | None = None) -> dict[str, Any]:
-    choice = {"finish_reason": reason, "index": 0, "delta": delta}
-    return {"choices": [] if delta is None else [choice], "object": "chat.completion.chunk"}
+def _frame(said: dict[str, Any] | None, reason: str | None = None) -> dict[str, Any]:
+    """Make a frame with one choice, or with none."""
+    return {"choices": [] if said is None else [{"finish_reason": reason, "index": 0, **said}]}
+
+
+def _delta(delta: dict[str, Any]) -> dict[str, Any]:
+    return {"delta": delta}
 
 
 def _error(code: int, message: str, kind: str) -> dict[str, Any]:

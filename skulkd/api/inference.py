@@ -26,6 +26,7 @@ from skulkd.api.dialects.chat_dialect import ChatCall, ChoicesCall
 from skulkd.api.dialects.fields import Fields
 from skulkd.api.dialects.openai_chat import parse_chat
 from skulkd.api.dialects.openai_chat_output import error_event, opening_comment
+from skulkd.api.dialects.openai_completions import parse_completion
 from skulkd.api.dialects.openai_responses import ResponsesCall, parse_responses
 from skulkd.api.errors import bug, envelope, invalid_body
 from skulkd.api.http import Answer, Principal, Reply, Request, Send, StreamReply, json_reply
@@ -85,6 +86,10 @@ class ChatService:
     async def chat(self, request: Request) -> Answer:
         """`POST /v1/chat/completions`."""
         return await self._serve_choices(request, parse_chat)
+
+    async def completions(self, request: Request) -> Answer:
+        """`POST /v1/completions`."""
+        return await self._serve_choices(request, parse_completion)
 
     async def messages(self, request: Request) -> Answer:
         """`POST /v1/messages`."""

@@ -377,7 +377,8 @@ class ClusterInference:
 
 
 async def _packed(task: ChatTask) -> bytes:
-    if sum(len(message.content) for message in task.messages) < PIECE_BYTES:
+    n_chars = len(task.prompt or "") + sum(len(message.content) for message in task.messages)
+    if n_chars < PIECE_BYTES:
         return pack_task(task)
     return await run_blocking(pack_task, task)
 

@@ -204,6 +204,13 @@ def _post(path: str, scope: RouteScope, handler: Handler) -> RouteSpec:
     return RouteSpec(method="POST", path=path, scope=scope, handler=handler)
 
 
+def _generating(path: str, handler: Handler) -> RouteSpec:
+    """Give a route that has a model generate."""
+    return RouteSpec(
+        method="POST", path=path, scope="infer", handler=handler, kind="inference", is_heavy=True
+    )
+
+
 def _put(path: str, scope: RouteScope, handler: Handler) -> RouteSpec:
     return RouteSpec(method="PUT", path=path, scope=scope, handler=handler)
 
@@ -269,30 +276,10 @@ def _inference_routes(services: Services) -> tuple[RouteSpec, ...]:
     return (
         _get("/v1/models", "infer", models.list_all, "inference"),
         _get("/v1/models/{model_id:path}", "infer", models.show, "inference"),
-        RouteSpec(
-            method="POST",
-            path="/v1/chat/completions",
-            scope="infer",
-            handler=chat.chat,
-            kind="inference",
-            is_heavy=True,
-        ),
-        RouteSpec(
-            method="POST",
-            path="/v1/responses",
-            scope="infer",
-            handler=chat.responses,
-            kind="inference",
-            is_heavy=True,
-        ),
-        RouteSpec(
-            method="POST",
-            path=MESSAGES,
-            scope="infer",
-            handler=chat.messages,
-            kind="inference",
-            is_heavy=True,
-        ),
+        _generating("/v1/chat/completions", chat.chat),
+        _generating("/v1/responses", chat.responses),
+        _generating("/v1/completions", chat.completions),
+        _generating(MESSAGES, chat.messages),
         RouteSpec(
             method="POST",
             path=f"{MESSAGES}/count_tokens",

@@ -59,6 +59,8 @@ class TokenBudget:
 
 def prompt_bound_tokens(task: ChatTask, template: TemplateSize) -> int:
     """Bound the rendered prompt from above: no tokenizer makes more tokens than bytes."""
+    if task.prompt is not None:
+        return _OPENING_SLACK_TOKENS + len(task.prompt.encode())
     bound = template.opening_tokens + template.message_tokens * len(task.messages)
     bound += sum(_message_bytes(message) for message in task.messages)
     if task.tools:

@@ -19,7 +19,7 @@ from engines.registry import engine_of
 from protocol.cards import ScriptedSection
 from protocol.data_frames import Chunk, Frame, Started, TokenLogprob
 from protocol.errors import EngineError
-from protocol.tasks import ChatMessage, ChatRole, ResponseFormat
+from protocol.tasks import ChatMessage, ChatRole, ChatTask, ResponseFormat
 from skulkd.worker.steps import measure_template
 from skulkd.worker.token_budget import UNMEASURED, prompt_bound_tokens
 from tests.support.builders import a_card, a_command_id
@@ -117,6 +117,23 @@ def test_a_whole_answer_is_the_streamed_one(under_test: EngineUnderTest) -> None
     assert text_of(whole) == text_of(streamed)
     assert finished(whole).reason == finished(streamed).reason
     assert finished(whole).usage[:2] == finished(streamed).usage[:2]
+
+
+def test_a_text_is_gone_on_with_as_it_is(under_test: EngineUnderTest) -> None:
+    async def story(client: EngineClient) -> None:
+        assert await client.count_tokens(a_text_task()) == 5, "no template is around it"
+
+    with_client(under_test.answering, story)
+    streamed, whole = asked(under_test.answering, a_text_task(), a_text_task(stream=False))
+    assert streamed[0] == Started(5)
+    expected = ANSWER if under_test.name == "scripted" else " Paris."
+    assert text_of(streamed) == text_of(whole)
+    assert text_of(streamed).startswith(expected)
+    assert len(streamed) > 4
+    assert finished(streamed).usage[:2] == finished(whole).usage[:2]
+    (stopped,) = asked(under_test.answering, a_text_task(stop=("aris",)))
+    assert "aris" not in text_of(stopped)
+    assert finished(stopped).reason == "stop"
 
 
 def test_greedy_answers_repeat_themselves(under_test: EngineUnderTest) -> None:
@@ -364,6 +381,14 @@ def test_logprobs_belong_to_the_tokens_of_the_text(under_test: EngineUnderTest) 
 
 
 @LLAMA_ONLY
+def test_logprobs_of_a_text_belong_to_its_tokens(under_test: EngineUnderTest) -> None:
+    (frames,) = asked(under_test.answering, a_text_task(logprobs=2, max_tokens=2))
+    entries = logprobs_of(frames)
+    assert "".join(entry.token for entry in entries) == text_of(frames) == " Paris."
+    assert all(len(entry.alternatives) == 2 for entry in entries)
+
+
+@LLAMA_ONLY
 def test_a_schema_binds_the_answer(under_test: EngineUnderTest) -> None:
     schema = {"type": "object", "properties": {"city": {"const": "Paris"}}, "required": ["city"]}
     wanted = ResponseFormat(kind="json_schema", json_schema=schema)
@@ -391,6 +416,12 @@ def test_characters_are_never_cut(under_test: EngineUnderTest) -> None:
     assert [text_of(frames) for frames in streamed] == [text_of(frames) for frames in whole]
     assert "\N{MAN}" in text_of(streamed[-1])
     assert not any("\N{REPLACEMENT CHARACTER}" in text_of(frames) for frames in streamed)
+
+
+def a_text_task(**fields: object) -> ChatTask:
+    """Make a task that goes on with a text."""
+    text = {"messages": (), "prompt": "The capital of France is"}
+    return a_task().model_copy(update={**text, **fields})
 
 
 def logprobs_of(frames: list[Frame]) -> list[TokenLogprob]:

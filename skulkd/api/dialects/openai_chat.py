@@ -16,7 +16,6 @@ from protocol.tasks import (
     ChatRole,
     ChatTask,
     ResponseFormat,
-    Sampling,
     ToolCall,
     ToolDefinition,
 )
@@ -29,16 +28,19 @@ from skulkd.api.dialects.fields import (
     model_id_of,
     read_flag,
     read_integer,
-    read_number,
     read_text,
     short_name,
-    stop_texts,
     unsupported,
     wrong,
 )
 from skulkd.api.dialects.framing import SSE, Framing
 from skulkd.api.dialects.openai_chat_output import ChatAnswer, ChatStream
-from skulkd.api.dialects.openai_choices import UsageTally, copies, read_n
+from skulkd.api.dialects.openai_choices import UsageTally, choices_of, read_n
+from skulkd.api.dialects.openai_generation import (
+    read_include_usage,
+    read_sampling,
+    read_stop,
+)
 
 MAX_TOP_LOGPROBS: Final = 20
 
@@ -129,18 +131,21 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> OpenAiCall:
         command_id=command_id,
         model_id=model_id,
         messages=_messages(body.get("messages")),
-        sampling=_sampling(body),
+        sampling=read_sampling(body),
         max_tokens=_max_tokens(body),
-        stop=_stop(body.get("stop")),
+        stop=read_stop(body),
         logprobs=_logprobs(body),
         tools=tools,
         tool_choice=_tool_choice(body.get("tool_choice"), tools),
+        parallel_tool_calls=read_flag(body, "parallel_tool_calls"),
         response_format=_response_format(body.get("response_format")),
         enable_thinking=read_flag(body, "enable_thinking"),
         reasoning_effort=read_text(body, "reasoning_effort"),
         stream=stream,
     )
-    return OpenAiCall(tasks=copies(task, read_n(body)), include_usage=_include_usage(body))
+    return OpenAiCall(
+        tasks=choices_of((task,), read_n(body)), include_usage=read_include_usage(body)
+    )
 
 
 def _refuse_unsupported(body: Fields) -> None:
@@ -153,50 +158,6 @@ def _refuse_unsupported(body: Fields) -> None:
 
 
 # ---- Scalars -------------------------------------------------------------------------------
-
-
-_SAMPLING_FIELDS: Final = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "repetition_context_size",
-)
-_DEFAULT_SAMPLING: Final = Sampling()
-
-
-def _sampling(body: Fields) -> Sampling:
-    if not any(name in body for name in _SAMPLING_FIELDS):
-        return _DEFAULT_SAMPLING
-    top_p = read_number(body, "top_p", 0, 1)
-    if top_p == 0:
-        top_p = 1e-6  # OpenAI takes 0 for "the likeliest alone"
-    repetition_penalty = read_number(body, "repetition_penalty", 0, 10)
-    if repetition_penalty == 0:
-        wrong("repetition_penalty", "a number above 0, up to 10", 0)
-    top_k = read_integer(body, "top_k", -1, 1 << 20)
-    return Sampling(
-        temperature=read_number(body, "temperature", 0, 100),
-        top_p=top_p,
-        top_k=0 if top_k == -1 else top_k,  # -1 is how some servers write "all"
-        min_p=read_number(body, "min_p", 0, 1),
-        seed=_seed(body),
-        frequency_penalty=read_number(body, "frequency_penalty", -2, 2),
-        presence_penalty=read_number(body, "presence_penalty", -2, 2),
-        repetition_penalty=repetition_penalty,
-        repetition_context_size=read_integer(body, "repetition_context_size", 0, 1 << 20),
-    )
-
-
-def _seed(body: Fields) -> int | None:
-    seed = read_integer(body, "seed", -(1 << 63), (1 << 63) - 1)
-    if seed is None or seed == -1:  # -1 is how llama.cpp writes "any"
-        return None
-    return seed & 0xFFFFFFFF
 
 
 def _max_tokens(body: Fields) -> int | None:
@@ -219,21 +180,6 @@ def _logprobs(body: Fields) -> int | None:
             )
         return None
     return alternatives or 0
-
-
-def _stop(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    return stop_texts("stop", cast("list[object]", value) if isinstance(value, list) else [value])
-
-
-def _include_usage(body: Fields) -> bool:
-    options = body.get("stream_options")
-    if options is None:
-        return False
-    if not isinstance(options, dict):
-        wrong("stream_options", "an object", options)
-    return read_flag(cast("Fields", options), "include_usage") or False
 
 
 # ---- Messages ------------------------------------------------------------------------------

@@ -24,21 +24,30 @@ def read_n(body: Fields) -> int:
     return 1 if n is None else n
 
 
-def copies(task: ChatTask, n: int) -> tuple[ChatTask, ...]:
-    """Give `n` tasks that ask for the same and answer independently.
+def choices_of(prompts: tuple[ChatTask, ...], n: int) -> tuple[ChatTask, ...]:
+    """Give `n` tasks for each prompt, which ask for the same and answer independently.
 
-    The first is the task itself. A seed goes up by one a choice: with one seed for all, all would
-    say the same.
+    All but the first get ids of their own. A seed goes up by one a choice: with one seed for all,
+    all would say the same.
+
+    Args:
+        prompts: A task for each prompt, all with the id of the request.
+        n: Choices a prompt.
     """
-    return (task, *(_copy(task, number) for number in range(1, n)))
+    return tuple(
+        _choice(task, index * n + number, number)
+        for index, task in enumerate(prompts)
+        for number in range(n)
+    )
 
 
-def _copy(task: ChatTask, number: int) -> ChatTask:
-    seed = task.sampling.seed
+def _choice(task: ChatTask, choice: int, number: int) -> ChatTask:
+    if choice == 0:
+        return task
     sampling = task.sampling
-    if seed is not None:
-        sampling = sampling.model_copy(update={"seed": (seed + number) & 0xFFFFFFFF})
-    command_id = further_command_id(task.command_id, number)
+    if sampling.seed is not None:
+        sampling = sampling.model_copy(update={"seed": (sampling.seed + number) & 0xFFFFFFFF})
+    command_id = further_command_id(task.command_id, choice)
     return task.model_copy(update={"command_id": command_id, "sampling": sampling})
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from engines.openai_request import chat_body, prompt_body
+from engines.openai_request import chat_body, completion_body, prompt_body
 from protocol.tasks import (
     ChatMessage,
     ChatTask,
@@ -81,6 +81,33 @@ def test_a_general_tool_choice_offers_every_tool(choice: str) -> None:
     assert [tool["type"] for tool in body["tools"]] == ["function", "function"]
     assert body["tools"][0]["function"]["parameters"] == {"type": "object"}
     assert body["tool_choice"] == choice
+
+
+@pytest.mark.parametrize("parallel", [None, True, False])
+def test_parallel_calls_are_the_engines_choice_unless_the_client_says(
+    parallel: bool | None,
+) -> None:
+    body = body_of(tools=TOOLS, parallel_tool_calls=parallel)
+    assert body.get("parallel_tool_calls") is parallel
+    assert "parallel_tool_calls" not in body_of(parallel_tool_calls=parallel)
+
+
+def test_a_text_is_passed_as_it_is_with_all_that_chats_have() -> None:
+    fields: dict[str, Any] = {
+        "prompt": "One,", "messages": (), "max_tokens": 3, "stop": ("x",), "logprobs": 0,
+        "sampling": Sampling(top_k=1),
+    }  # fmt: skip
+    task = ChatTask.model_validate({"command_id": a_command_id(), "model_id": MODEL, **fields})
+    assert json.loads(completion_body(task, is_stream=False)) == {
+        "prompt": "One,",
+        "stream": False,
+        "cache_prompt": True,
+        "max_tokens": 3,
+        "stop": ["x"],
+        "top_k": 1,
+        "logprobs": 1,
+    }
+    assert json.loads(completion_body(task, is_stream=True))["return_progress"] is True
 
 
 def test_a_choice_without_tools_is_not_passed() -> None:

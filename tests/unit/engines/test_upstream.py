@@ -223,6 +223,27 @@ def test_a_whole_answer_becomes_frames() -> None:
     play(story, {"/v1/chat/completions": (200, WHOLE)})
 
 
+@pytest.mark.parametrize("is_text", [True, False])
+def test_marks_in_the_continuation_of_a_text_are_text(is_text: bool) -> None:
+    thought = "<think>hm</think>yes"
+    said: dict[str, object] = {"message": {"content": thought}}
+    task = TASK
+    if is_text:
+        said = {"text": thought}
+        task = TASK.model_copy(update={"messages": (), "prompt": "One,"})
+    whole = {"choices": [{"finish_reason": "stop", **said}]}
+
+    async def story(client: UpstreamClient) -> None:
+        chunks = [frame for frame in await frames_of(client, task) if isinstance(frame, Chunk)]
+        assert "".join(chunk.text for chunk in chunks) == (thought if is_text else "yes")
+
+    rules = OutputRules(markup=MARKUPS["tags"], stops_at_turn_ends=True)
+    answers: Answers = {"/v1/chat/completions": (200, whole), "/v1/completions": (200, whole)}
+    ((path, body),) = play(story, answers, rules=rules)
+    assert path == ("/v1/completions" if is_text else "/v1/chat/completions")
+    assert ("stop" in body) is not is_text
+
+
 def test_chunks_that_are_not_taken_come_by_the_iterator_in_their_place() -> None:
     told: list[Frame] = []
 

@@ -30,6 +30,13 @@ def test_the_bound_is_never_below_the_bytes(texts: list[str]) -> None:
     assert prompt_bound_tokens(a_task(*texts), UNMEASURED) >= n_bytes
 
 
+@hypothesis.given(text=strategies.text(max_size=50))
+def test_a_text_without_a_template_is_bounded_by_its_own_bytes(text: str) -> None:
+    task = a_task().model_copy(update={"prompt": text})
+    bound = prompt_bound_tokens(task, UNMEASURED)
+    assert len(text.encode()) < bound < len(text.encode()) + 100
+
+
 def test_everything_that_a_template_prints_is_in_the_bound() -> None:
     plain = a_task("x")
     least = prompt_bound_tokens(plain, UNMEASURED)

@@ -1,0 +1,87 @@
+"""What chats and completions of OpenAI's dialect say alike about how to generate. Pure."""
+
+from typing import Final, cast
+
+from protocol.tasks import Sampling
+from skulkd.api.dialects.fields import (
+    Fields,
+    read_flag,
+    read_integer,
+    read_number,
+    stop_texts,
+    wrong,
+)
+
+_SAMPLING_FIELDS: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "repetition_context_size",
+)
+_DEFAULT_SAMPLING: Final = Sampling()
+
+
+def read_sampling(body: Fields) -> Sampling:
+    """Read how tokens are chosen, with what other servers call the same.
+
+    Raises:
+        RequestError: `request.invalid`.
+    """
+    if not any(name in body for name in _SAMPLING_FIELDS):
+        return _DEFAULT_SAMPLING
+    top_p = read_number(body, "top_p", 0, 1)
+    if top_p == 0:
+        top_p = 1e-6  # OpenAI takes 0 for "the likeliest alone"
+    repetition_penalty = read_number(body, "repetition_penalty", 0, 10)
+    if repetition_penalty == 0:
+        wrong("repetition_penalty", "a number above 0, up to 10", 0)
+    top_k = read_integer(body, "top_k", -1, 1 << 20)
+    return Sampling(
+        temperature=read_number(body, "temperature", 0, 100),
+        top_p=top_p,
+        top_k=0 if top_k == -1 else top_k,  # -1 is how some servers write "all"
+        min_p=read_number(body, "min_p", 0, 1),
+        seed=_seed(body),
+        frequency_penalty=read_number(body, "frequency_penalty", -2, 2),
+        presence_penalty=read_number(body, "presence_penalty", -2, 2),
+        repetition_penalty=repetition_penalty,
+        repetition_context_size=read_integer(body, "repetition_context_size", 0, 1 << 20),
+    )
+
+
+def read_stop(body: Fields) -> tuple[str, ...]:
+    """Read `stop`, a string or several.
+
+    Raises:
+        RequestError: `request.invalid`.
+    """
+    value = body.get("stop")
+    if value is None:
+        return ()
+    return stop_texts("stop", cast("list[object]", value) if isinstance(value, list) else [value])
+
+
+def read_include_usage(body: Fields) -> bool:
+    """Read whether a stream is to end with its token counts.
+
+    Raises:
+        RequestError: `request.invalid`.
+    """
+    options = body.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        wrong("stream_options", "an object", options)
+    return read_flag(cast("Fields", options), "include_usage") or False
+
+
+def _seed(body: Fields) -> int | None:
+    seed = read_integer(body, "seed", -(1 << 63), (1 << 63) - 1)
+    if seed is None or seed == -1:  # -1 is how llama.cpp writes "any"
+        return None
+    return seed & 0xFFFFFFFF
