@@ -67,6 +67,7 @@ class ApiApp:
     def __init__(self, deps: ApiDependencies) -> None:
         self._own_id = deps.face.node_id
         self._meters = deps.meters
+        self._mint = deps.gateway.mint_command_id
         self._others = OtherNodes(deps)
         self._services = Services.build(deps, self._others)
         self.routes = build_routes(self._services)
@@ -132,6 +133,9 @@ class ApiApp:
                 await preflight(request).send_to(send, handling.cors)
                 return
         route = handling.route = found.route_for(request.method)
+        if route.kind == "inference":
+            # Before anything of the request can be refused, so that every answer has one.
+            request.command_id = self._mint()
         request.principal = self._authenticator.identify(request)
         self._admit(route, request)
         try:

@@ -20,6 +20,7 @@ from protocol.ids import CommandId, InstanceId, ModelId, parse_command_id
 from protocol.instances import Instance
 from protocol.tasks import ChatTask
 from skulkd.api.choices import all_ended, usage_of_all
+from skulkd.api.control import mint
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.dialects.anthropic_messages import parse_messages, parse_prompt
 from skulkd.api.dialects.chat_dialect import ChatCall, ChoicesCall
@@ -225,8 +226,7 @@ class ChatService:
     def _admitted(
         self, request: Request, fields: Fields, parse: Parse[_Call]
     ) -> tuple[_Call, tuple[Instance, ...]]:
-        command_id = self._deps.gateway.mint_command_id()
-        request.command_id = command_id
+        command_id = mint(self._deps, request)
         log_command_id.set(command_id)
         try:
             call = parse(fields, command_id=command_id)
