@@ -30,7 +30,11 @@ AGENT: Final[dict[str, Any]] = {
         {"type": "message", "role": "user", "content": "q"},
         {"type": "reasoning", "summary": [], "encrypted_content": "skulk:hm"},
         {"type": "function_call", "call_id": "c", "name": "run", "namespace": "ns"},
-        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text"}]},
+        {
+            "type": "function_call_output",
+            "call_id": "c",
+            "output": [{"type": "input_text", "text": "r"}],
+        },
         {"type": "custom_tool_call", "call_id": "d", "name": "patch", "input": "@@"},
         {"type": "custom_tool_call_output", "call_id": "d", "output": "ok"},
         {"type": "web_search_call", "id": "w"},
@@ -62,6 +66,10 @@ def _at(body: dict[str, Any], place: tuple[str | int, ...]) -> Any:  # ruff: ign
     for key in place:
         value = value[key]
     return value
+
+
+def test_the_request_is_one_without_mutations() -> None:
+    assert len(parse_responses(AGENT, command_id=COMMAND).task.messages) == 6
 
 
 @given(st.randoms(use_true_random=False))
