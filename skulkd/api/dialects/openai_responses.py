@@ -13,6 +13,7 @@ from protocol.ids import CommandId
 from protocol.tasks import ChatTask, ResponseFormat, Sampling, ToolDefinition
 from skulkd.api.dialects.fields import (
     MAX_TOKENS,
+    MAX_TOOLS,
     Fields,
     listed_tools,
     model_id_of,
@@ -221,6 +222,7 @@ class _Offer:
         self.tools: dict[str, ToolDefinition] = {}
         self.namespaces: dict[str, tuple[str, str]] = {}
         self.left_out: list[str] = []
+        self._n_read = 0
         for tool, place in listed_tools(body.get("tools")):
             self._add(tool, place)
         self.choice = self._choice(body.get("tool_choice"))
@@ -237,6 +239,9 @@ class _Offer:
             self.left_out.append(kind[:_SHOWN_CHARS])
 
     def _add_to(self, namespace: str, tool: Fields, place: str) -> None:
+        self._n_read += 1
+        if self._n_read > MAX_TOOLS:
+            refuse("tools", f"has more than {MAX_TOOLS} in its namespaces", "Offer fewer tools.")
         kind = _kind(tool, place)
         if kind != "function":
             self.left_out.append(kind[:_SHOWN_CHARS])
@@ -360,11 +365,11 @@ def _repeated(body: Fields, task: ChatTask) -> Fields:
     instructions = body.get("instructions")
     described = _object(body, "text").get("format") or {"type": "text"}
     tools = [{"type": "function", **tool.model_dump(), "strict": False} for tool in task.tools]
-    n_chars = len(instructions or "")
-    for item in (described, *tools):
+    n_chars = len(instructions or "") + sum(len(tool.description) for tool in task.tools)
+    for schema in (described, *(tool.parameters for tool in task.tools)):
         if n_chars > _REPEATED_CHARS:
             break
-        n_chars += len(json.dumps(item))
+        n_chars += len(json.dumps(schema, ensure_ascii=False))
     if n_chars > _REPEATED_CHARS:
         return {"instructions": None, "text": {"format": {"type": described["type"]}}, "tools": []}
     return {"instructions": instructions, "text": {"format": described}, "tools": tools}

@@ -210,6 +210,8 @@ def test_what_would_change_the_answer_is_refused_by_name() -> None:
         "tool_choice.name"
     )
     assert refused(tool_choice={"type": "web_search"}) == "tool_choice"
+    crowd = [{**NAMESPACE, "name": f"n{number}", "tools": [TOOL] * 200} for number in range(2)]
+    assert refused(tools=crowd) == "tools"
     assert refused_item(type="item_reference", id="msg_1") == "input[0]"
     assert refused_item(type="compaction", encrypted_content="x") == "input[0].type"
     assert refused_item(role="wizard", content="x") == "input[0].role"
