@@ -115,6 +115,7 @@ def call_of_gemma(body: str, tools: Tools, quote: str) -> ReadCall | None:
 
 
 _INVALID: Final = object()
+_MAX_ALTERNATIVES_DEPTH: Final = 4
 
 
 def _pairs(
@@ -184,22 +185,37 @@ def _typed(pairs: list[tuple[str, str]], name: str, tools: Tools) -> dict[str, A
 
 
 def _value(text: str, schema: object) -> object:
-    if _takes_text(schema):
+    """Give a value its type; where it may be text, text it is."""
+    kinds = _kinds(schema, _MAX_ALTERNATIVES_DEPTH)
+    if "null" in kinds and text.strip() == "null":
+        return None
+    if "string" in kinds:
         return text
+    word = text.strip().lower()
+    if "boolean" in kinds and word in {"true", "false"}:
+        return word == "true"
     value = _loads(text)
     return text if value is _INVALID else value
 
 
-def _takes_text(schema: object) -> bool:
-    if not isinstance(schema, dict):
-        return False
+def _kinds(schema: object, depth: int) -> frozenset[str]:
+    """Name the types that a schema lets a value have, as far as it says so at its top."""
+    if not isinstance(schema, dict) or depth == 0:
+        return frozenset()
     fields = cast("dict[str, Any]", schema)
-    kinds = fields.get("type")
-    if isinstance(kinds, list):
-        return "string" in kinds
-    if kinds is None:
-        choices = fields.get("enum")
-        return isinstance(choices, list) and all(
-            isinstance(choice, str) for choice in cast("list[Any]", choices)
-        )
-    return kinds == "string"
+    said = fields.get("type")
+    if isinstance(said, str):
+        return frozenset({said})
+    if isinstance(said, list):
+        return frozenset(kind for kind in cast("list[Any]", said) if isinstance(kind, str))
+    kinds: set[str] = set()
+    if any(isinstance(choice, str) for choice in _list(fields.get("enum"))):
+        kinds.add("string")
+    for name in ("anyOf", "oneOf", "allOf"):
+        for alternative in _list(fields.get(name)):
+            kinds |= _kinds(alternative, depth - 1)
+    return frozenset(kinds)
+
+
+def _list(value: object) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []

@@ -87,6 +87,24 @@ def test_what_does_not_read_as_a_call_is_text(broken: str) -> None:
     assert pieces_of(chunks) == (("text", broken),)
 
 
+@pytest.mark.parametrize(("schema", "text", "value"), [
+    ({"type": "string"}, "7", "7"), ({"type": "integer"}, "7", 7), ({"type": "integer"}, "x", "x"),
+    ({"type": ["string", "null"]}, "null", None), ({"type": ["integer", "null"]}, "7", 7),
+    ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "7", "7"),
+    ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", None),
+    ({"allOf": [{"oneOf": [{"enum": ["7", "8"]}]}]}, "7", "7"), ({"enum": [7, 8]}, "7", 7),
+    ({"type": "boolean"}, "True", True), ({"type": "array"}, "[1, true]", [1, True]),
+    ({}, "7", 7), (True, "7", 7), ({"type": 5, "enum": "7"}, "seven", "seven"),
+])  # fmt: skip
+def test_a_value_that_comes_as_text_gets_the_type_of_its_schema(
+    schema: object, text: str, value: object
+) -> None:
+    tool = ToolDefinition(name="f", parameters={"properties": {"a": schema}})
+    splitter = OutputSplitter(MARKUPS["tags"], {"f": tool}, call_id_prefix="c")
+    (chunk,) = splitter.feed(f"<function=f><parameter=a>{text}</parameter></function>")
+    assert json.loads(chunk.tool_calls[0].arguments) == {"a": value}
+
+
 def test_half_a_character_in_an_argument_stays_an_escape() -> None:
     (chunk,) = a_splitter().feed('<tool_call>{"name": "weather", "arguments": {"a": "\\ud83d"}}')
     assert chunk.tool_calls[0].arguments == '{"a": "\\ud83d"}'
