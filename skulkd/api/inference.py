@@ -29,6 +29,7 @@ from skulkd.api.dialects.openai_chat import parse_chat
 from skulkd.api.dialects.openai_chat_output import error_event, opening_comment
 from skulkd.api.dialects.openai_completions import parse_completion
 from skulkd.api.dialects.openai_responses import ResponsesCall, parse_responses
+from skulkd.api.engine_features import holding_to_form
 from skulkd.api.errors import bug, envelope, invalid_body
 from skulkd.api.http import Answer, Principal, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.interrupt import Interruptible, stopping
@@ -300,6 +301,8 @@ class ChatService:
                 "tooling.supports_tool_calling.",
                 details={"param": "tools"},
             )
+        if task.response_format is not None:
+            candidates = holding_to_form(candidates)
         window = max(item.plan.context_tokens for item in candidates)
         if call.shrinks_to_window or task.max_tokens is None:
             return candidates  # the worker gives what is left

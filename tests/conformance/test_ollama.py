@@ -13,7 +13,15 @@ from protocol.errors import ErrorBody
 from protocol.tasks import FinishReason
 from skulkd.api.sse import StreamLimits
 from tests.support.api_harness import Api, events_of, with_api
-from tests.support.fake_ports import USAGE, FakeDaemon, Pause, make_card, make_instance
+from tests.support.fake_ports import (
+    USAGE,
+    FakeDaemon,
+    Pause,
+    make_card,
+    make_instance,
+    make_state,
+    on_engine,
+)
 
 MODEL = "test/scripted"
 CHAT, GENERATE = "/ollama/api/chat", "/ollama/api/generate"
@@ -304,6 +312,22 @@ def test_a50_think_on_a_model_that_can() -> None:
 def test_a50_false_is_fine_on_any_model() -> None:
     async def story(api: Api) -> None:
         assert lines_of(await chat(api, think=False))[-1]["done"] is True
+
+    with_api(story)
+
+
+@pytest.mark.parametrize("wanted", ["json", {"type": "object"}])
+def test_t9_a_format_is_enforced_or_refused(wanted: object) -> None:
+    async def story(api: Api) -> None:
+        for ask in (chat, generate):
+            api.daemon.state.state = make_state(make_instance())
+            assert "no grammar" in error_of(await ask(api, format=wanted), 400)
+            able = on_engine(make_instance(), "llama_server")
+            api.daemon.state.state = make_state(able)
+            assert lines_of(await ask(api, format=wanted))[-1]["done"] is True
+            told = api.daemon.inference.tasks[-1].response_format
+            assert told is not None
+            assert told.json_schema == (None if wanted == "json" else wanted)
 
     with_api(story)
 

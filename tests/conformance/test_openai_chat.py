@@ -17,6 +17,8 @@ from tests.support.fake_ports import (
     Pause,
     make_card,
     make_instance,
+    make_state,
+    on_engine,
     plain_answer,
 )
 
@@ -522,6 +524,28 @@ def test_a25_budget_that_cannot_fit_is_refused_at_once() -> None:
     with_api(story)
 
 
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_t9_a_form_that_the_engine_cannot_enforce_is_refused_by_its_name(
+    kind: str, stream: object
+) -> None:
+    wanted = {"type": kind, "json_schema": {"name": "s", "schema": {"type": "object"}}}
+    plain, able = make_instance(number=1), on_engine(make_instance(number=2), "llama_server")
+
+    async def story(api: Api) -> None:
+        refused = await api.chat(response_format=wanted, stream=stream)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, "response_format")
+        assert "scripted" in error["message"]
+        assert api.daemon.inference.tasks == []
+        assert (await api.chat(response_format={"type": "text"})).status_code == 200
+        api.daemon.state.state = make_state(plain, able)
+        assert (await api.chat(response_format=wanted, stream=stream)).status_code == 200
+        assert api.daemon.inference.served[-1] == able.instance_id, "the copy that can"
+
+    with_api(story, FakeDaemon(plain))
+
+
 def test_every_field_of_the_table_reaches_the_engine() -> None:
     schema = {"type": "object"}
     fields: dict[str, Any] = {
@@ -553,4 +577,4 @@ def test_every_field_of_the_table_reaches_the_engine() -> None:
         assert api.daemon.inference.tasks[1].stream is True
 
     card = make_card(reasoning=ReasoningSection(supports_toggle=True))
-    with_api(story, FakeDaemon(make_instance(card=card)))
+    with_api(story, FakeDaemon(on_engine(make_instance(card=card), "llama_server")))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from protocol.cards import (
+    EngineName,
     ModelCard,
     PlacementSection,
     ScriptedSection,
@@ -154,6 +155,12 @@ def make_instance(
         failure=failure,
         placed_at_ms=1,
     )
+
+
+def on_engine(instance: Instance, engine: EngineName) -> Instance:
+    """Give an instance that runs on another engine."""
+    plan = instance.plan.model_copy(update={"engine": engine, "backend": engine})
+    return instance.model_copy(update={"plan": plan})
 
 
 def make_state(*instances: Instance, **changes: object) -> ClusterState:
