@@ -1,4 +1,4 @@
-"""What chats and completions of OpenAI's dialect say alike about how to generate. Pure."""
+"""What requests of OpenAI's dialect say alike about how to generate. Pure."""
 
 from typing import Final, cast
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast, final
 
 from protocol.ids import CommandId
-from protocol.tasks import ChatTask, ResponseFormat, Sampling, ToolDefinition
+from protocol.tasks import ChatTask, ResponseFormat, ToolDefinition
 from skulkd.api.dialects.fields import (
     MAX_TOKENS,
     MAX_TOOLS,
@@ -19,7 +19,6 @@ from skulkd.api.dialects.fields import (
     model_id_of,
     read_flag,
     read_integer,
-    read_number,
     read_text,
     refuse,
     short_name,
@@ -28,6 +27,7 @@ from skulkd.api.dialects.fields import (
 )
 from skulkd.api.dialects.framing import SSE, Framing
 from skulkd.api.dialects.openai_chat import MAX_TOP_LOGPROBS
+from skulkd.api.dialects.openai_generation import read_sampling
 from skulkd.api.dialects.openai_responses_input import Conversation, offered_name
 from skulkd.api.dialects.openai_responses_output import (
     ResponseAnswer,
@@ -111,19 +111,16 @@ def parse_responses(body: Fields, *, command_id: CommandId) -> ResponsesCall:
     offer = _Offer(body)
     include = _include(body.get("include"))
     conversation = Conversation(read_text(body, "instructions") or "", offer.left_out.append)
-    top_p = read_number(body, "top_p", 0, 1)
     task = ChatTask(
         command_id=command_id,
         model_id=model_id,
         messages=conversation.read(body.get("input")),
-        sampling=Sampling(
-            temperature=read_number(body, "temperature", 0, 100),
-            top_p=1e-6 if top_p == 0 else top_p,  # 0 is taken for "the likeliest alone"
-        ),
+        sampling=read_sampling(body),
         max_tokens=read_integer(body, "max_output_tokens", 1, MAX_TOKENS),
         logprobs=_logprobs(body, include),
         tools=tuple(offer.tools.values()),
         tool_choice=offer.choice,
+        parallel_tool_calls=read_flag(body, "parallel_tool_calls"),
         response_format=_response_format(body),
         enable_thinking=read_flag(body, "enable_thinking"),
         reasoning_effort=_effort(body),
@@ -334,7 +331,6 @@ def _settings(body: Fields, task: ChatTask) -> Fields:
     truncation = read_text(body, "truncation") or "disabled"
     if truncation not in {"auto", "disabled"}:
         wrong("truncation", "auto or disabled", truncation)
-    parallel = read_flag(body, "parallel_tool_calls")
     summary = _object(body, "reasoning").get("summary")
     is_one = task.tool_choice.startswith("=")
     return {
@@ -342,7 +338,7 @@ def _settings(body: Fields, task: ChatTask) -> Fields:
         "max_output_tokens": task.max_tokens,
         "max_tool_calls": None,
         "metadata": _metadata(body),
-        "parallel_tool_calls": parallel is None or parallel,
+        "parallel_tool_calls": task.parallel_tool_calls is not False,
         "previous_response_id": None,
         "reasoning": {
             "effort": task.reasoning_effort,

@@ -110,6 +110,7 @@ def test_a_whole_conversation_reaches_the_task() -> None:
     assert (more.role, more.content) == ("user", "and?")
     assert (task.max_tokens, task.logprobs, task.tool_choice) == (9, 2, "required")
     assert (task.reasoning_effort, task.stream) == ("high", True)
+    assert task.parallel_tool_calls is False
     assert (task.sampling.temperature, task.sampling.top_p) == (0.5, 0.9)
     assert task.response_format is not None
     assert task.response_format.json_schema == {"type": "object"}
