@@ -64,7 +64,11 @@ class FrameSplitter:
         if len(frames) == 1:
             frame = frames[0]
             # Nearly every token ends here.
-            if type(frame) is Chunk and self._splitter.is_plain(frame.text):
+            if (
+                type(frame) is Chunk
+                and not frame.tool_calls
+                and self._splitter.is_plain(frame.text)
+            ):
                 return frames
         split: list[Frame] = []
         for frame in frames:

@@ -187,6 +187,10 @@ def test_what_an_engine_has_split_itself_passes_and_counts() -> None:
     assert isinstance(frames[2], Chunk)
     assert frames[2].tool_calls[0].call_index == 1
     assert frames_of(own, Finished("stop", USAGE))[-1] == Finished("stop", USAGE)
+    both = own._replace(text="so")
+    *_, call, _ = frames_of(Chunk("a"), both, Chunk(CALL), Finished("stop", USAGE))
+    assert isinstance(call, Chunk)
+    assert call.tool_calls[0].call_index == 1
 
 
 def test_logprobs_go_along_with_their_text_or_alone() -> None:
