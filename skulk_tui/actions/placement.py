@@ -49,6 +49,12 @@ ACTIONS: Final = (
            topic="placement", keys=("x",), views=("models", "model", "instance"), command="stop",
            arguments=(_INSTANCE,), condition=_is_placed, mutates=True, scope="operate",
            cli="skulk stop {selection}", weight=46),
+    Action(id="placement.move", title="move", effect="Move an instance to other nodes, which "
+           "serve once they can.", topic="placement", keys=("M",),
+           views=("models.runs", "model.runs", "instance"), command="move",
+           arguments=(_INSTANCE, Argument(name="nodes", kind="nodes", word="to")),
+           condition=_is_placed, mutates=True, scope="operate",
+           cli="skulk move {selection} --nodes A,B", weight=44),
     Action(id="placement.retry", title="retry", effect="Try a failed instance again.",
            topic="placement", keys=("r",), views=("models.runs", "model.runs", "instance"),
            command="retry-instance", arguments=(_INSTANCE,), condition=_is_placed, mutates=True,

@@ -17,6 +17,7 @@ from skulk_tui.formatting import (
 )
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
+from skulk_tui.screens.move_text import move_text
 from skulk_tui.table_columns import Column
 from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
@@ -145,15 +146,18 @@ def _runs_by_node(view: ViewState) -> dict[str, list[str]]:
 def route_blocks(view: ViewState, glyphs: GlyphSet) -> Sequence[Block]:
     """Give a block for each placed model: what it is, and the way a token takes."""
     return [
-        Block(ref=ref_of_instance(item), lines=(_route_head(item), _route_way(item, view, glyphs)))
+        Block(
+            ref=ref_of_instance(item),
+            lines=(_route_head(item, view), _route_way(item, view, glyphs)),
+        )
         for item in view.instances
     ]
 
 
-def _route_head(item: InstanceView) -> Line:
+def _route_head(item: InstanceView, view: ViewState) -> Line:
     n_nodes = len({shard.node_id for shard in item.plan.shards})
     shape = "one node" if n_nodes == 1 else f"{item.plan.shape} x{n_nodes}"
-    load = ""
+    moves, load = move_text(item, view), ""
     if item.in_flight is not None:
         load = f"  {item.in_flight} of {item.slots} slots"
         if item.queued:
@@ -165,6 +169,7 @@ def _route_head(item: InstanceView) -> Line:
         f"  {shape}  ",
         toned(item.phase, _PHASE_TONES.get(item.phase, "warn"))[0],
         *_progress(item),
+        span(f"  {moves}" if moves else "", "warn"),
         span(load),
         span(f"  {item.failure.error.message}" if item.failure else "", "bad"),
     )

@@ -26,6 +26,9 @@ _PROBED: Final = 8
 _LOOK_EVERY_S: Final = 0.5
 """Whether what a dialog shows still holds; and before each key, whatever the time."""
 
+_STEPS: Final = {"up": -1, "down": 1, "pageup": -8, "pagedown": 8}
+"""Lines that keys move a text which has no room."""
+
 LEAVE: Final = "ctrl+q"
 """A dialog's answer that means the whole program."""
 
@@ -119,11 +122,27 @@ class ConfirmDialog(Dialog):
         self._words = [word for word in (change.typed_word, change.cluster_word) if word]
         """To be typed yet."""
         self._is_stale = False
+        self._top = 0
+        """The first line of the effect that is shown, where not all have room."""
         super().__init__(change.title, change.effect, glyphs)
 
     def _lines(self) -> Sequence[Line]:
-        change = self._change
-        lines: list[Line] = [*change.effect, EMPTY, (span(change.cli, "accent"),), EMPTY]
+        """Give what has room: of the effect a part, where it has to be; of the ways on all."""
+        effect, below = self._broken(self._change.effect), self._broken(self._below())
+        room = max(2, int(self.size.height * _OUTER_RATIO) - 2 - len(below))
+        if len(effect) > room:
+            self._top = max(0, min(self._top, len(effect) - room + 1))
+            n_left = len(effect) - room + 1 - self._top
+            more = f"{n_left} more lines: down, pgdn" if n_left else "that is all: up, pgup"
+            effect = [*effect[self._top : self._top + room - 1], toned(more, "dim")]
+        return [*effect, *below]
+
+    def _broken(self, lines: Sequence[Line]) -> list[Line]:
+        return [piece for item in lines for piece in wrapped(item, self.inner_width)]
+
+    def _below(self) -> Sequence[Line]:
+        """Give the command, what is to be typed, and the ways on."""
+        lines: list[Line] = [EMPTY, (span(self._change.cli, "accent"),), EMPTY]
         if self._is_stale:
             lines += [
                 line(Span("This has changed meanwhile: nothing is sent. Review it again.", "bad")),
@@ -137,7 +156,7 @@ class ConfirmDialog(Dialog):
                 EMPTY,
             ]
         lines.append(self._ways())
-        return [piece for item in lines for piece in wrapped(item, self.inner_width)]
+        return lines
 
     def on_resize(self) -> None:
         """Break the lines where this screen needs it."""
@@ -184,6 +203,9 @@ class ConfirmDialog(Dialog):
             return
         if event.key in {"escape", "ctrl+c"} or (self._is_stale and event.key == "enter"):
             self.dismiss(None)
+        elif event.key in _STEPS:
+            self._top += _STEPS[event.key]
+            self.box.show(self._lines())
         elif not self._look():
             return
         elif self._words:

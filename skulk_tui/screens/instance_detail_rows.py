@@ -17,6 +17,7 @@ from skulk_tui.formatting import (
     rfc3339,
 )
 from skulk_tui.lines import Line, Span, line, span, toned
+from skulk_tui.screens.move_text import move_text
 from skulk_tui.screens.plan_phases import failure_lines, phase_word, tone_of
 from skulk_tui.screens.plan_rows import SHAPE_WORDS
 from skulk_tui.table_columns import Column
@@ -113,6 +114,9 @@ def instance_lines(item: InstanceView, view: ViewState) -> Sequence[Line]:
         ("launch", _launch(item)),
         ("per token", toned(f"{UNKNOWN}  no node tells times per shard and hop", "dim")),
     ]  # fmt: skip
+    moves = move_text(item, view)
+    if moves:
+        rows.insert(2, ("move", line(Span(moves, "warn"))))
     if away:
         rows.insert(2, ("away", toned(f"{away} cannot be reached from here", "bad")))
     return [line(Span(f" {name:<10}", "dim"), *content) for name, content in rows]

@@ -53,11 +53,15 @@ def placement(seat: Seat, wish: Wish, plan: Plan, *, on_changed: OnChanged) -> C
                 "POST", "/place_instance", CommandAccepted, wish.body(plan.plan_id)
             )
         except SkulkError as error:
-            changed = _changed(error, plan, view)
-            if changed is None:
+            changed = what_changed(error, plan, view)
+            if not changed:
                 raise
             on_changed()
-            raise changed from error
+            raise PlacementError(
+                "placement.plan_changed",
+                f"nothing was placed; since the plan was made: {changed}",
+                remediation="The plan has been made anew: look at it, and place that.",
+            ) from error
         instance_id = accepted.instance_id or accepted.command_id
         return Sent(
             message=f"{plan.model_id} is accepted as {instance_id}; its phases are told here",
@@ -67,14 +71,15 @@ def placement(seat: Seat, wish: Wish, plan: Plan, *, on_changed: OnChanged) -> C
 
     return Change(
         title=f"Place {plan.model_id}",
-        effect=_placement_effect(plan, view),
+        effect=placement_effect(plan, view),
         cli=wish.cli(command_name(view), plan.plan_id),
         options=(Option(key="p", title="place it"),),
         send=send,
     )
 
 
-def _placement_effect(plan: Plan, view: ViewState) -> tuple[Line, ...]:
+def placement_effect(plan: Plan, view: ViewState) -> tuple[Line, ...]:
+    """Say where a plan runs, with the arithmetic of each node, and what it fetches."""
     lines: list[Line] = [
         line(
             "Runs on ", span(nodes_text(plan, view), "strong"), f" with {plan.backend}: context ",
@@ -108,21 +113,16 @@ def _placement_effect(plan: Plan, view: ViewState) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _changed(error: SkulkError, plan: Plan, view: ViewState) -> SkulkError | None:
-    """Say what has changed since the plan was made; None where that is not what stands against it.
+def what_changed(error: SkulkError, plan: Plan, view: ViewState) -> str:
+    """Say what has changed since the plan was made; nothing where that does not stand against it.
 
     Nothing was applied.
     """
     envelope = envelope_of(error)
     if error.code != "placement.plan_changed" or envelope is None or envelope.plan is None:
-        return None
+        return ""
     found = differences(plan, envelope.plan, name_of=view.name_of)
-    what = "; ".join(found) or "the memory that is free"
-    return PlacementError(
-        "placement.plan_changed",
-        f"nothing was placed; since the plan was made: {what}",
-        remediation="The plan has been made anew: look at it, and place that.",
-    )
+    return "; ".join(found) or "the memory that is free"
 
 
 # ---- Stopping ----------------------------------------------------------------------------------

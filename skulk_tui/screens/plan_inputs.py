@@ -58,8 +58,8 @@ def wish_of(values: Mapping[str, str], view: ViewState, model_id: str) -> Wish:
     context, slots = values.get("context"), values.get("slots")
     return Wish(
         model_id=ModelId(ref_named(view, "model", named).id if named else model_id),
-        nodes=_nodes(values.get("nodes", ""), view),
-        excluded_nodes=_nodes(values.get("excluded", ""), view),
+        nodes=nodes_of(values.get("nodes", ""), view),
+        excluded_nodes=nodes_of(values.get("excluded", ""), view),
         shape=_SHAPES.get(values.get("shape", "")),
         backend=backend,
         context_tokens=None if context is None else bounded_number("ctx", context, CONTEXT_BOUNDS),
@@ -67,7 +67,12 @@ def wish_of(values: Mapping[str, str], view: ViewState, model_id: str) -> Wish:
     )
 
 
-def _nodes(words: str, view: ViewState) -> tuple[NodeId, ...]:
+def nodes_of(words: str, view: ViewState) -> tuple[NodeId, ...]:
+    """Read names of nodes with commas between.
+
+    Raises:
+        ClientError: `client.usage`: there is no such node.
+    """
     found = [ref_named(view, "node", word).id for word in words.split(",") if word]
     return tuple(NodeId(node_id) for node_id in dict.fromkeys(found))
 

@@ -16,6 +16,7 @@ from skulk_tui.formatting import (
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, fit, line, span, wrapped
 from skulk_tui.screens.cluster_rows import ref_of_instance
+from skulk_tui.screens.move_text import move_text
 from skulk_tui.status_row import clock_time
 from skulk_tui.view_state import ViewState
 from skulk_tui.widgets.block_pane import Block
@@ -75,7 +76,7 @@ def phase_word(phase: Phase) -> str:
 
 
 def run_lines(item: InstanceView, view: ViewState, glyphs: GlyphSet, width: int) -> Sequence[Line]:
-    """Give a line for each node, then what went wrong."""
+    """Give a line for each node, then whether it moves, and what went wrong."""
     runners = {one.rank: one for one in item.runners}
     progress = {one.rank: one for one in item.progress}
     lines = [
@@ -90,6 +91,9 @@ def run_lines(item: InstanceView, view: ViewState, glyphs: GlyphSet, width: int)
         )
         for shard in sorted(item.plan.shards, key=lambda one: one.rank)
     ]
+    moves = move_text(item, view)
+    if moves:
+        lines.append(line(Span("  "), span(moves, "warn")))
     if item.failure is not None:
         lines += failure_lines(item.failure, width)
     return lines

@@ -27,6 +27,7 @@ from skulk_tui.screens.cluster_changes import handover, invitation, removal
 from skulk_tui.screens.columns import ChosenColumns
 from skulk_tui.screens.dialogs import Dialog
 from skulk_tui.screens.event_window import event_handlers
+from skulk_tui.screens.move_asking import move_handlers
 from skulk_tui.screens.moves import row_handlers
 from skulk_tui.screens.node_asking import node_handlers
 from skulk_tui.screens.notice import notice_lines, staleness
@@ -371,6 +372,7 @@ class SeatScreen(Screen[None], inherit_bindings=False):
             **event_handlers(self.seat, self),
             **row_handlers(self._moved),
             **node_handlers(self.seat, self),
+            **move_handlers(self.seat, self),
             **tool_handlers(self.seat, self),
         }
 
