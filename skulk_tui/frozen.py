@@ -33,7 +33,8 @@ def facts_of(view: ViewState, ref: Ref) -> object:
                 if node.member.node_id == ref.id:
                     head = view.head
                     is_master = head is not None and head.master == ref.id
-                    return (node.member.name, is_master, _runs_on(view, ref.id))
+                    member = node.member
+                    return (member.name, is_master, member.eligibility, _runs_on(view, ref.id))
         case "transfer":
             for transfer in view.transfers:
                 if f"{transfer.node_id}/{transfer.model_id}" == ref.id:

@@ -19,12 +19,13 @@ from skulk_tui.cli.answers import (
     refusal_record,
 )
 from skulk_tui.cli.completing import complete_node
+from skulk_tui.cli.drain_time import parse_drain
 from skulk_tui.cli.instances import InstanceArgument, WaitOption, find_instances
 from skulk_tui.cli.operation_records import MoveRecord
 from skulk_tui.cli.output import Listing, Table, key_values
 from skulk_tui.cli.place import check_plan_id, plan_text
 from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
-from skulk_tui.cli.session import Session, parse_duration
+from skulk_tui.cli.session import Session
 from skulk_tui.cli.suggestions import node_ids_of
 from skulk_tui.cli.tables import candidates_tables, instances_table
 from skulk_tui.cli.verb import DryRunOption, tell, verb
@@ -94,7 +95,7 @@ def move(
             instance_id=view.instance_id,
             nodes=node_ids_of(state, nodes or []),
             stop_first=stop_first,
-            drain_s=int(parse_duration(deadline, "--deadline")),
+            drain_s=parse_drain(deadline, "--deadline"),
         ),
         names=names_of(state),
         notes=PlanNotes(cache_dir(session.environ) / "plans"),

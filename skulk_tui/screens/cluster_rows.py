@@ -6,7 +6,7 @@ A value that no node has told is `-`, never 0.
 from collections.abc import Sequence
 from typing import Final
 
-from protocol.cluster_api import NodeView
+from protocol.cluster_api import MemberView, NodeView
 from protocol.control_api import InstanceView, LinkEdge
 from skulk_tui.formatting import (
     UNKNOWN,
@@ -14,6 +14,7 @@ from skulk_tui.formatting import (
     format_duration,
     format_rtt,
     format_throughput,
+    presence_text,
 )
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
@@ -61,6 +62,13 @@ def short_model(model_id: str) -> str:
     return model_id.rpartition("/")[2]
 
 
+def presence_of(member: MemberView) -> tuple[str, Tone]:
+    """Say in one word whether a node is there, and if it is whether it takes models."""
+    if member.liveness == "alive" and member.eligibility != "eligible":
+        return (member.eligibility, "warn" if member.eligibility == "draining" else "dim")
+    return _LIVENESS[member.liveness]
+
+
 def is_alert(view: NodeView) -> bool:
     """Whether a node needs somebody: not alive, or not well."""
     return view.member.liveness in {"suspect", "lost"} or (
@@ -84,7 +92,7 @@ def _node_row(
     total = resources.memory_total_bytes if resources else None
     free = resources.memory_available_bytes if resources else None
     used_ratio = None if not total or free is None else (total - free) / total
-    word, tone = _LIVENESS[member.liveness]
+    word, tone = presence_of(member)
     marks = (" " + glyphs.master if member.is_master else "") + (
         " " + glyphs.attached if member.node_id == attached else ""
     )
@@ -103,7 +111,7 @@ def _node_row(
         },
         sort={"mem": used_ratio, "cpu": resources.cpu_ratio if resources else None, "seen": age},
         facets={
-            "live": member.liveness,
+            "live": presence_text(member.liveness, member.eligibility),
             "runs": " ".join(own_runs).lower(),
             "backend": " ".join(resources.backends) if resources else "",
             "role": member.role,

@@ -8,7 +8,7 @@ from protocol.control_api import LinkEdge
 from skulk_tui.formatting import UNKNOWN, format_duration, format_rtt
 from skulk_tui.glyphs import pad_cells
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
-from skulk_tui.screens.cluster_rows import ref_of_node
+from skulk_tui.screens.cluster_rows import presence_of, ref_of_node
 from skulk_tui.table_columns import Column
 from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
@@ -106,7 +106,7 @@ def _member_row(node: NodeView) -> TableRow:
         cells={
             "name": line(span(member.name, "strong")),
             "role": line(member.role),
-            "liveness": line(member.liveness),
+            "liveness": line(presence_of(member)[0].rstrip("!")),
             "link": toned(link, _LINK_TONES.get(link, "plain")),
             "address": line(span(address)),
             "build": line(span(member.build or UNKNOWN)),

@@ -12,7 +12,7 @@ from protocol.instances import LOADING_PHASES
 from protocol.models_api import ModelEntry
 from skulk_tui.formatting import UNKNOWN, format_percent
 from skulk_tui.lines import Line, Span, Tone, line, span, toned
-from skulk_tui.screens.cluster_rows import is_alert, ref_of_node, short_model
+from skulk_tui.screens.cluster_rows import is_alert, presence_of, ref_of_node, short_model
 from skulk_tui.screens.store_rows import Disks
 from skulk_tui.table_columns import Column
 from skulk_tui.table_model import Ref, TableRow
@@ -148,15 +148,14 @@ def _where_row(node: NodeView, wish: Wish | None) -> TableRow:
     mark = "[x] " if is_picked else "[-] " if is_excluded else "[ ] "
     total = resources.memory_total_bytes if resources else None
     free = resources.memory_available_bytes if resources else None
-    is_away = member.liveness != "alive"
     backends = " ".join(resources.backends) if resources else ""
-    word = member.liveness + ("!" if is_away else "")
+    word, tone = presence_of(member)
     return TableRow(
         ref=ref_of_node(node),
         cells={
             "node": line(Span(mark, "accent"), span(member.name, "strong")),
             "free": line(_free(free, total)),
-            "live": toned(word, "warn" if is_alert(node) else "good"),
+            "live": toned(word, "warn" if is_alert(node) else tone),
             "backends": line(span(backends or UNKNOWN)),
         },
         sort={"node": member.name.lower(), "free": free},

@@ -1,4 +1,4 @@
-"""What the actions about one node do: its settings, and starting it anew; from any view.
+"""What the actions about one node do: its settings, starting it anew, draining; from any view.
 
 What they need is loaded when one of them is done: the first paint does without.
 """
@@ -22,6 +22,8 @@ def node_handlers(seat: Seat, desk: Desk) -> Mapping[str, Handler]:
         "node.set": lambda values: asking.change(values, changes=[values["change"]]),
         "node.unset": lambda values: asking.change(values, unset=[values["key"]]),
         "node.restart": asking.restart,
+        "node.drain": asking.drain,
+        "node.undrain": asking.undrain,
     }
 
 
@@ -66,3 +68,19 @@ class _NodeAsking:
 
         node = node_meant(self._seat, values.get("node", ""), self._desk.situation.selection)
         self._seat.confirm(await restart(self._seat, node))
+
+    async def drain(self, values: Values) -> None:
+        """Have the cluster say what a drain stops, and show it."""
+        from skulk_tui.screens.drain_changes import drain
+        from skulk_tui.screens.node_changes import node_meant
+
+        node = node_meant(self._seat, values.get("node", ""), self._desk.situation.selection)
+        self._seat.confirm(await drain(self._seat, node))
+
+    def undrain(self, values: Values) -> None:
+        """Show what the end of a drain means."""
+        from skulk_tui.screens.drain_changes import undrain
+        from skulk_tui.screens.node_changes import node_meant
+
+        node = node_meant(self._seat, values.get("node", ""), self._desk.situation.selection)
+        self._seat.confirm(undrain(self._seat, node))

@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 
 from protocol.cluster_api import NodeView
-from skulk_tui.formatting import UNKNOWN, format_bytes, format_duration, format_throughput, rfc3339
+from skulk_tui.formatting import (
+    UNKNOWN,
+    format_bytes,
+    format_duration,
+    format_throughput,
+    presence_text,
+    rfc3339,
+)
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import Line, Span, line, span, toned
 from skulk_tui.screens.cluster_rows import ref_of_instance
@@ -25,10 +32,11 @@ RUN_COLUMNS = (
 def facts_lines(node: NodeView, glyphs: GlyphSet) -> Sequence[Line]:
     """Say what the machine is and how it is."""
     member, resources = node.member, node.resources
+    presence = presence_text(member.liveness, member.eligibility)
     rows: list[tuple[str, Line]] = [
         ("id", line(member.node_id)),
         ("role", line(member.role)),
-        ("presence", line(f"{member.liveness}, since {rfc3339(member.since_ms) or UNKNOWN}")),
+        ("presence", line(f"{presence}, since {rfc3339(member.since_ms) or UNKNOWN}")),
         ("link", _link(node)),
         ("addresses", line(span("  ".join(member.addresses) or UNKNOWN))),
         ("skulkd", line(span(member.build or UNKNOWN))),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from protocol.control_api import CommandAccepted, InstanceView
+from protocol.drain_api import DEFAULT_DRAIN_S
 from protocol.errors import PlacementError, SkulkError
 from protocol.ids import NodeId
 from protocol.instances import LOADING_PHASES
@@ -23,6 +24,8 @@ from skulk_tui.view_state import ViewState
 from skulk_tui.wish import Wish, same_again
 
 _PLAIN_NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+
+_DRAIN: Final = "d"
 
 OnChanged = Callable[[], None]
 """Called when the node says that a plan no longer holds."""
@@ -136,12 +139,15 @@ def stop(seat: Seat, item: InstanceView) -> Change:
     ]  # fmt: skip
     if item.phase in LOADING_PHASES:
         effect.append(line(f"It is in the phase {item.phase}; nobody uses it yet."))
+    elif item.phase == "stopping" and item.drain_ms:
+        effect.append(line("It is ending what it is answering; that would be cut off."))
     else:
         effect.append(_load_line(item))
     effect.append(line("Frees ", Span(format_bytes(_memory_of(item.plan)), "strong"), "."))
     took = "" if item.launch is None else f" (about {format_duration(item.launch.load_ms / 1000)})"
     effect.append(line(f"Files stay on disk. To bring it back: place it again{took}."))
-    change = _stop_change(seat, item.instance_id, item.plan, tuple(effect))
+    may_drain = item.phase == "ready" and item.in_flight != 0
+    change = _stop_change(seat, item.instance_id, item.plan, tuple(effect), may_drain=may_drain)
     return replace(change, is_still_so=still_so(seat.view, [ref_of_instance(item)]))
 
 
@@ -166,22 +172,33 @@ def _taken_back(seat: Seat, instance_id: str, plan: Plan) -> Change:
     return _stop_change(seat, instance_id, plan, effect)
 
 
-def _stop_change(seat: Seat, instance_id: str, plan: Plan, effect: tuple[Line, ...]) -> Change:
+def _stop_change(
+    seat: Seat,
+    instance_id: str,
+    plan: Plan,
+    effect: tuple[Line, ...],
+    *,
+    may_drain: bool = False,
+) -> Change:
     async def send(option: str) -> Sent:
-        del option
         path = path_of("/instance/{}", instance_id)
-        accepted = await seat.link.request("DELETE", path, CommandAccepted)
+        query = {"drain_s": str(DEFAULT_DRAIN_S)} if option == _DRAIN else {}
+        accepted = await seat.link.request("DELETE", path, CommandAccepted, query=query)
+        first = ", once it has answered" if option == _DRAIN else ""
         return Sent(
-            message=f"{plan.model_id} is being stopped",
+            message=f"{plan.model_id} is being stopped{first}",
             command_id=accepted.command_id,
             undo=again(seat, plan),
         )
 
+    now = Option(key="x", title="stop now", is_default_danger=True)
+    first = Option(key=_DRAIN, title=f"drain first (up to {DEFAULT_DRAIN_S} s)")
+    options = (first, now) if may_drain else (now,)
     return Change(
         title=f"Stop {plan.model_id}",
         effect=effect,
         cli=f"skulk stop {instance_id}",
-        options=(Option(key="x", title="stop now", is_default_danger=True),),
+        options=options,
         send=send,
     )
 

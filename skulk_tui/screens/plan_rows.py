@@ -38,6 +38,7 @@ _REFUSALS: Final = {
     "placement.no_node": "left out",
     "placement.no_space": "no disk",
     "placement.node_unreachable": "away",
+    "placement.node_draining": "drained",
     "placement.unsupported_shape": "no shape",
     "placement.facts_missing": "not yet",
 }

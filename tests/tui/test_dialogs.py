@@ -129,6 +129,9 @@ def test_on_a_protected_cluster_its_name_is_typed_before_any_change(
             assert not node.asked("DELETE", path)
             await seat.type("prod")
             await seat.press("enter")
+            await seat.until_shows("d drain first", "x stop now")
+            assert not node.asked("DELETE", path)
+            await seat.press("x")
             await seat.until(lambda: node.asked("DELETE", path))
 
     asyncio.run(story())
