@@ -2,14 +2,15 @@
 
 An engine never starts a process itself. It says what to start (`launch`), the worker's launcher
 starts it, and `connect` gives a client that speaks to the running process. A client's life is:
-`load_status` until loaded, one probing `chat`, then any number of `chat` and `embed` calls at a
-time, then `close`. The process may die at any moment; every call then ends with `engine.gone`.
+`load_status` until loaded, one probing request, then any number of `chat`, `embed` and `rerank`
+calls at a time, then `close`. The process may die at any moment; every call then ends with
+`engine.gone`.
 """
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from protocol.cards import Compute, EngineName, ModelCard
 from protocol.data_frames import Frame, TakeChunk
@@ -17,9 +18,21 @@ from protocol.nodes import EngineFacts
 from protocol.tasks import ChatTask
 
 Feature = Literal[
-    "chat", "complete", "embed", "logprobs", "tools", "grammar", "seed", "thinking", "vision"
-]
+    "chat", "complete", "embed", "rerank", "logprobs", "tools", "grammar", "seed", "thinking",
+    "vision",
+]  # fmt: skip
 """`complete`: to go on with a text as it is. `grammar`: to hold answers to a form."""
+TEXT_TOKENS: Final = 8192
+"""The longest text that is made a vector: most models must see a text whole, in one batch, and what
+a batch takes of memory grows with its size."""
+CHAT_TEXT_TOKENS: Final = 2048
+"""For a model that generates text too, whose batch takes a row of its vocabulary for each token."""
+
+
+def text_tokens(card: ModelCard, context_tokens: int) -> int:
+    """Say how long a text may be that a model with this window makes a vector of."""
+    generates = "TextGeneration" in card.tasks
+    return min(context_tokens, CHAT_TEXT_TOKENS if generates else TEXT_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +102,15 @@ class EngineStatistics:
     """Window of one request that the engine really runs with."""
 
 
+class Vectors(NamedTuple):
+    """What an engine made of some texts."""
+
+    vectors: tuple[bytes, ...]
+    """One a text, in their order; see `protocol.vectors`."""
+    n_tokens: int
+    """Of all texts together."""
+
+
 class EngineClient(Protocol):
     """A connection to one engine process."""
 
@@ -113,8 +135,24 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-        """Embed each input, in order.
+    async def embed(self, texts: tuple[str, ...]) -> Vectors:
+        """Embed each text, in order. Whoever cancels this frees the engine.
+
+        Raises:
+            EngineError: `engine.unsupported`, `engine.request_failed` or `engine.gone`.
+        """
+        ...
+
+    async def rerank(self, query: str, documents: tuple[str, ...]) -> Vectors:
+        """Score how well each document answers the query: vectors of one number, in order.
+
+        Raises:
+            EngineError: `engine.unsupported`, `engine.request_failed` or `engine.gone`.
+        """
+        ...
+
+    async def count_text(self, text: str) -> int:
+        """Count the tokens that `embed` reads for a text, without taking a slot.
 
         Raises:
             EngineError: `engine.unsupported`, `engine.request_failed` or `engine.gone`.

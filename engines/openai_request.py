@@ -84,14 +84,22 @@ def prompt_body(task: ChatTask) -> bytes:
     return _encode(body)
 
 
-def tokenize_body(prompt: str) -> bytes:
-    """Write the body of `POST /tokenize` that counts as the chat route does."""
-    return _encode({"content": prompt, "add_special": True, "parse_special": True})
+def tokenize_body(text: str) -> bytes:
+    """Write the body of `POST /tokenize` that counts as the other routes do."""
+    return _encode({"content": text, "add_special": True, "parse_special": True})
 
 
-def embeddings_body(inputs: tuple[str, ...]) -> bytes:
-    """Write the body of `POST /v1/embeddings`."""
-    return _encode({"input": list(inputs), "encoding_format": "float"})
+def embeddings_body(texts: tuple[str, ...]) -> bytes:
+    """Write the body of `POST /v1/embeddings`.
+
+    Base64, because numbers written as text take five times the bytes and a hundred times the work.
+    """
+    return _encode({"input": list(texts), "encoding_format": "base64"})
+
+
+def rerank_body(query: str, documents: tuple[str, ...]) -> bytes:
+    """Write the body of `POST /v1/rerank`."""
+    return _encode({"query": query, "documents": list(documents)})
 
 
 def _encode(body: dict[str, Json]) -> bytes:

@@ -4,18 +4,21 @@ It holds no policy: queues, slots and deadlines are the worker's. What it adds i
 of tasks to requests and of answers to frames, and that every ending has a name.
 """
 
-from collections.abc import AsyncGenerator
+import binascii
+from base64 import b64decode
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Final, TypeVar, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engines.base import Endpoint, EngineStatistics, LoadStatus
+from engines.base import Endpoint, EngineStatistics, LoadStatus, Vectors
 from engines.http_client import HttpClient, HttpResponse, HttpTimeouts
 from engines.openai_request import (
     chat_body,
     completion_body,
     embeddings_body,
     prompt_body,
+    rerank_body,
     tokenize_body,
 )
 from engines.output.openai_stream import (
@@ -28,6 +31,7 @@ from engines.output.split_frames import FrameSplitter, OutputRules
 from protocol.data_frames import Chunk, Frame, TakeChunk
 from protocol.errors import EngineError, SkulkError
 from protocol.tasks import ChatTask
+from protocol.vectors import is_vector, pack_vector
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """A whole answer: a million tokens with 20 alternatives each stay below it."""
@@ -68,16 +72,35 @@ class _Tokens(_Foreign):
     tokens: tuple[int, ...]
 
 
-class _Embedding(_Foreign):
+class _TextUsage(_Foreign):
+    prompt_tokens: Annotated[int, Field(ge=0)]
+
+
+class _OfText(_Foreign):
     index: Annotated[int, Field(ge=0)]
-    embedding: tuple[float, ...]
+
+
+class _Embedding(_OfText):
+    embedding: str
+    """Base64."""
 
 
 class _Embeddings(_Foreign):
     data: tuple[_Embedding, ...]
+    usage: _TextUsage
+
+
+class _Score(_OfText):
+    relevance_score: float
+
+
+class _Scores(_Foreign):
+    results: tuple[_Score, ...]
+    usage: _TextUsage
 
 
 _Part = TypeVar("_Part", bound=_Foreign)
+_Item = TypeVar("_Item", bound=_OfText)
 
 
 @final
@@ -132,26 +155,34 @@ class UpstreamClient:
             return self._stream(task, take)
         return self._whole_answer(task)
 
-    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-        """Embed each input, in order; see `EngineClient.embed`."""
-        body = await self._ask(
-            "/v1/embeddings", embeddings_body(inputs), self._http.timeouts.quiet_s
-        )
-        found = sorted(_parse(_Embeddings, body).data, key=lambda item: item.index)
-        if [item.index for item in found] != list(range(len(inputs))):
-            raise EngineError(
-                "engine.request_failed",
-                f"the engine gave {len(found)} embeddings for {len(inputs)} inputs",
-            )
-        return tuple(item.embedding for item in found)
+    async def embed(self, texts: tuple[str, ...]) -> Vectors:
+        """Embed each text, in order; see `EngineClient.embed`."""
+        body = embeddings_body(texts)
+        answer = await self._ask("/v1/embeddings", body, self._http.timeouts.quiet_s)
+        parsed = _parse(_Embeddings, answer)
+        found = _in_order(parsed.data, len(texts))
+        vectors = tuple(_vector(item.embedding) for item in found)
+        return Vectors(vectors, parsed.usage.prompt_tokens)
+
+    async def rerank(self, query: str, documents: tuple[str, ...]) -> Vectors:
+        """Score each document, in order; see `EngineClient.rerank`."""
+        body = rerank_body(query, documents)
+        answer = await self._ask("/v1/rerank", body, self._http.timeouts.quiet_s)
+        parsed = _parse(_Scores, answer)
+        found = _in_order(parsed.results, len(documents))
+        vectors = tuple(_checked(pack_vector((item.relevance_score,))) for item in found)
+        return Vectors(vectors, parsed.usage.prompt_tokens)
 
     async def count_tokens(self, task: ChatTask) -> int:
         """Render the prompt and count it; takes no slot."""
         prompt = task.prompt
         if prompt is None:
             prompt = _parse(_Prompt, await self._ask("/apply-template", prompt_body(task))).prompt
-        body = await self._ask("/tokenize", tokenize_body(prompt))
-        return len(_parse(_Tokens, body).tokens)
+        return await self.count_text(prompt)
+
+    async def count_text(self, text: str) -> int:
+        """Count a text; takes no slot."""
+        return len(_parse(_Tokens, await self._ask("/tokenize", tokenize_body(text))).tokens)
 
     async def statistics(self) -> EngineStatistics:
         """Ask `/slots`."""
@@ -266,6 +297,35 @@ async def _whole(response: HttpResponse, max_bytes: int) -> bytes:
         return await response.read_all(max_bytes)
     finally:
         response.close()
+
+
+def _in_order(items: Sequence[_Item], n_texts: int) -> list[_Item]:
+    found = sorted(items, key=lambda item: item.index)
+    if [item.index for item in found] != list(range(n_texts)):
+        raise EngineError(
+            "engine.request_failed", f"the engine gave {len(found)} vectors for {n_texts} texts"
+        )
+    return found
+
+
+def _vector(encoded: str) -> bytes:
+    try:
+        return _checked(b64decode(encoded, validate=True))
+    except binascii.Error as error:
+        raise EngineError(
+            "engine.request_failed", f"the engine gave a vector that is no base64: {error}"
+        ) from error
+
+
+def _checked(vector: bytes) -> bytes:
+    if not is_vector(vector):
+        raise EngineError(
+            "engine.request_failed",
+            f"the engine gave a vector of {len(vector)} bytes that holds no finite numbers",
+            remediation="The model's files may be damaged, or its header may name another pooling "
+            "than it was trained with.",
+        )
+    return vector
 
 
 def _parse(kind: type[_Part], body: bytes) -> _Part:

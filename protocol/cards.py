@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints, model_validator
 from protocol.base import FrozenModel
 from protocol.ids import Digest, DigestField, ModelIdField
 
-ModelTask = Literal["TextGeneration", "TextEmbedding"]
+ModelTask = Literal["TextGeneration", "TextEmbedding", "TextRerank"]
 EngineName = Literal["scripted", "llama_server", "llama_cpp", "mlx", "vllm"]
 Compute = Literal["cpu", "cuda", "rocm", "vulkan", "metal"]
 BackendTag = Annotated[
@@ -334,6 +334,9 @@ class ModelCard(FrozenModel):
             raise ValueError(msg)
         if self.supports_tensor and self.gguf_file is not None:
             msg = "supports_tensor must be false for a GGUF model"
+            raise ValueError(msg)
+        if "TextRerank" in self.tasks and len(self.tasks) > 1:
+            msg = "TextRerank stands alone: an engine that scores documents does nothing else"
             raise ValueError(msg)
         if "scripted" in self.placement.compatible_backends and self.scripted is None:
             msg = "a card for the scripted engine needs a [scripted] table"

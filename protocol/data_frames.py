@@ -51,6 +51,9 @@ class Chunk(NamedTuple):
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
+    vectors: tuple[bytes, ...] = ()
+    """Of the next texts of a `VectorTask`, in order; see `protocol.vectors`. A chunk of vectors
+    carries nothing else."""
 
 
 class Finished(NamedTuple):

@@ -13,9 +13,9 @@ lets the worker send in messages of frames. Totals, not differences: one that is
 
 import re
 from collections.abc import Callable
-from typing import Final, NamedTuple, cast
+from typing import Annotated, Final, NamedTuple, cast
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from protocol.codec import encode_values
 from protocol.data_frames import Failed, Frame
@@ -23,7 +23,7 @@ from protocol.envelope import MAX_PAYLOAD_BYTES
 from protocol.errors import ErrorBody, ProtocolError
 from protocol.frame_wire import unpack_frame
 from protocol.ids import COMMAND_ID_PATTERN, CommandId, InstanceId
-from protocol.tasks import ChatTask
+from protocol.tasks import Task
 from protocol.wire_checks import (
     array_of,
     bad_payload,
@@ -51,6 +51,7 @@ UNKNOWN_STREAM: Final = -1
 
 _MAX_BYTES: Final = MAX_PAYLOAD_BYTES["data"]
 _ONLY_BYTES: Final = frozenset((bytes,))
+_TASK: Final[TypeAdapter[Task]] = TypeAdapter(Annotated[Task, Field(discriminator="kind")])
 _COMMAND_ID: Final = re.compile(COMMAND_ID_PATTERN)
 
 
@@ -205,19 +206,19 @@ def _array_head(n_items: int) -> bytes:
 # ---- Tasks ----
 
 
-def pack_task(task: ChatTask) -> bytes:
+def pack_task(task: Task) -> bytes:
     """Encode a task as JSON, which its tools' schemas are; they may hold what msgpack cannot."""
     return task.model_dump_json().encode()
 
 
-def unpack_task(body: bytes) -> ChatTask:
+def unpack_task(body: bytes) -> Task:
     """Decode a task.
 
     Raises:
         ProtocolError: `protocol.bad_frame`.
     """
     try:
-        return ChatTask.model_validate_json(body)
+        return _TASK.validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "all of it"

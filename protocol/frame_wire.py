@@ -5,6 +5,7 @@
 (1, text, reasoning, tool calls, logprobs)               any other chunk
 (2, reason, prompt, completion, cached, ms, ms)          Finished
 (3, code, message, remediation, details, retry after)    Failed
+(4, vectors)                                             a chunk of vectors, each as bytes
 """
 
 from collections.abc import Callable, Iterator
@@ -24,9 +25,11 @@ from protocol.data_frames import (
 )
 from protocol.errors import ERROR_CODES, DetailValue, ErrorBody, ErrorCode
 from protocol.tasks import FinishReason
+from protocol.vectors import MAX_VECTOR_BYTES, is_vector
 from protocol.wire_checks import (
     MAX_NUMBER,
     array_of,
+    bytes_of,
     count_of,
     fields_of,
     float_of,
@@ -66,8 +69,9 @@ def pack_chunk(chunk: Chunk) -> tuple[bytes, ...]:
 
 def pack_short(chunk: Chunk) -> bytes | None:
     """Encode a chunk that is one frame; None for a long one, which is several."""
-    text, reasoning, tool_calls, logprobs = chunk
-    if not (reasoning or tool_calls or logprobs) and text.isascii() and len(text) <= _FIX_TEXT_MAX:
+    text, reasoning, tool_calls, logprobs, vectors = chunk
+    is_text = not (reasoning or tool_calls or logprobs or vectors)
+    if is_text and text.isascii() and len(text) <= _FIX_TEXT_MAX:
         return _FIX_TEXTS[len(text)] + text.encode()
     return pack_frame(chunk) if _is_short(chunk) else None
 
@@ -78,7 +82,9 @@ def split(chunk: Chunk) -> tuple[Chunk, ...]:
 
 
 def _is_short(chunk: Chunk) -> bool:
-    text, reasoning, tool_calls, logprobs = chunk
+    text, reasoning, tool_calls, logprobs, vectors = chunk
+    if vectors:
+        return sum(map(len, vectors)) <= FRAME_BYTES
     n_chars = len(text)
     if reasoning or tool_calls or logprobs:
         n_chars += len(reasoning)
@@ -87,6 +93,11 @@ def _is_short(chunk: Chunk) -> bool:
 
 
 def _pieces_of(chunk: Chunk) -> Iterator[Chunk]:
+    if chunk.vectors:
+        n_together = max(1, FRAME_BYTES // max(map(len, chunk.vectors)))
+        for start in range(0, len(chunk.vectors), n_together):
+            yield Chunk(vectors=chunk.vectors[start : start + n_together])
+        return
     for start in range(0, len(chunk.reasoning), _SPLIT_CHARS):
         yield Chunk(reasoning=chunk.reasoning[start : start + _SPLIT_CHARS])
     for start in range(0, len(chunk.text), _SPLIT_CHARS):
@@ -103,7 +114,9 @@ def _pieces_of(chunk: Chunk) -> Iterator[Chunk]:
 def _values_of(frame: Frame) -> str | tuple[object, ...]:
     match frame:
         case Chunk():
-            text, reasoning, tool_calls, logprobs = frame
+            text, reasoning, tool_calls, logprobs, vectors = frame
+            if vectors:
+                return (4, vectors)
             if reasoning or tool_calls or logprobs:
                 items = tuple(map(_logprob_values, logprobs))
                 return (1, text, reasoning, tool_calls, items)
@@ -190,6 +203,14 @@ def _chunk(fields: tuple[object, ...]) -> Chunk:
     )
 
 
+def _vectors(fields: tuple[object, ...]) -> Chunk:
+    _, values = fields_of(fields, 2)
+    vectors = tuple(bytes_of(value, MAX_VECTOR_BYTES) for value in array_of(values))
+    if not vectors or not all(map(is_vector, vectors)):
+        refuse("a vector is none")
+    return Chunk(vectors=vectors)
+
+
 def _tool_call(value: object) -> ToolCallDelta:
     index, call_id, name, arguments = fields_of(value, 4)
     return ToolCallDelta(
@@ -258,4 +279,5 @@ _BUILDERS: Final[dict[int, Callable[[tuple[object, ...]], Frame]]] = {
     1: _chunk,
     2: _finished,
     3: _failed,
+    4: _vectors,
 }

@@ -4,7 +4,7 @@ A task is independent of the dialect that it came in by. It is built once a requ
 back is frames (protocol/data_frames.py), of which there are many.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -12,6 +12,8 @@ from protocol.base import FrozenModel
 from protocol.ids import CommandIdField, ModelIdField
 
 ChatRole = Literal["system", "user", "assistant", "tool"]
+MAX_TEXTS: Final = 2048
+"""In one request for vectors."""
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 """There is no `error`: a failure is a terminal frame with an error body."""
 
@@ -72,6 +74,7 @@ class ChatTask(FrozenModel):
     `max_tokens` None means: what is left of the window, at most the server's default.
     """
 
+    kind: Literal["chat"] = "chat"
     command_id: CommandIdField
     model_id: ModelIdField
     messages: tuple[ChatMessage, ...]
@@ -92,3 +95,33 @@ class ChatTask(FrozenModel):
     reasoning_effort: str | None = None
     stream: bool = True
     """False when only the whole answer is wanted: an engine may then give it as one chunk."""
+
+
+Texts = Annotated[
+    tuple[Annotated[str, StringConstraints(min_length=1)], ...],
+    Field(min_length=1, max_length=MAX_TEXTS),
+]
+
+
+class EmbeddingTask(FrozenModel):
+    """A vector for each text, which is read by itself."""
+
+    kind: Literal["embedding"] = "embedding"
+    command_id: CommandIdField
+    model_id: ModelIdField
+    texts: Texts
+
+
+class RerankTask(FrozenModel):
+    """How well each document answers the query: a vector of one number for each."""
+
+    kind: Literal["rerank"] = "rerank"
+    command_id: CommandIdField
+    model_id: ModelIdField
+    query: Annotated[str, StringConstraints(min_length=1)]
+    documents: Texts
+
+
+VectorTask = EmbeddingTask | RerankTask
+"""What is answered by vectors in the order of the texts, and generates nothing."""
+Task = ChatTask | VectorTask

@@ -187,7 +187,7 @@ def _refuse_other_modalities(document: dict[str, object], origin: str) -> None:
             f"{origin}: {model_id} is an {modality} model, and {modality} is not served yet"
             if modality[0] in "aeiou"
             else f"{origin}: {model_id} is a {modality} model, and {modality} is not served yet",
-            remediation="Text models are served: tasks TextGeneration and TextEmbedding.",
+            remediation="Text models are served: TextGeneration, TextEmbedding and TextRerank.",
             details={"modality": modality},
         )
     stamp = next((name for name in document if name.startswith("registry_")), None)

@@ -30,6 +30,11 @@ _UNPATHABLE: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 _SEGMENT_CHARS: Final = 96
 _STEM_CHARS: Final = 120
 _TEXT_CHARS: Final = 400
+_CAPABILITIES: Final[dict[ModelTask, str]] = {
+    "TextGeneration": "text",
+    "TextEmbedding": "embedding",
+    "TextRerank": "rerank",
+}
 _BACKENDS: Final = ("llama_server", "llama_cpp")
 _NOT_ALL_THERE: Final[frozenset[ErrorCode]] = frozenset({"store.gguf_truncated", "store.not_found"})
 
@@ -82,18 +87,19 @@ def card_from_gguf(path: Path, model_id: ModelId | None = None) -> ModelCard:
         )
     sources = [_local_part(part) for part in parts]
     chosen = model_id or model_id_of(first.name)
+    task = _task(header)
     return ModelCard(
         model_id=chosen,
         n_layers=header.block_count,
         hidden_size=header.embedding_length,
         num_key_value_heads=header.head_count_kv or None,
         supports_tensor=False,
-        tasks=_tasks(header),
+        tasks=(task,),
         storage_size=StorageSize(in_bytes=sum(part.size_bytes for part in sources)),
         family=header.architecture,
         quantization=header.quantization,
         base_model=_text(header.name),
-        capabilities=("embedding",) if header.pooling else ("text",),
+        capabilities=(_CAPABILITIES[task],),
         context_length=header.context_length,
         gguf_file=_UNPATHABLE.sub("_", first.name).lstrip(".-+")[:_SEGMENT_CHARS] or "model.gguf",
         gguf_cache_geometry=cache_geometry(header),
@@ -206,8 +212,10 @@ def _local_part(path: Path) -> LocalPart:
     return LocalPart(path=str(path), size_bytes=found.st_size, modified_ns=found.st_mtime_ns)
 
 
-def _tasks(header: GgufHeader) -> tuple[ModelTask, ...]:
-    return ("TextEmbedding",) if header.pooling else ("TextGeneration",)
+def _task(header: GgufHeader) -> ModelTask:
+    if header.scores:
+        return "TextRerank"
+    return "TextEmbedding" if header.pooling else "TextGeneration"
 
 
 def _text(value: str | None) -> str | None:

@@ -53,6 +53,8 @@ MAX_HEAD_LENGTH: Final = 65_536
 MAX_CONTEXT: Final = 1 << 26
 MAX_SPLITS: Final = 512
 _STATE_ELEMENT_BYTES: Final = 4
+_POOLS_TO_SCORE: Final = 4
+"""The `pooling_type` of a model that scores how well a document answers a query."""
 """Recurrent state is kept in float32."""
 _FAMILY: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 
@@ -105,7 +107,9 @@ class GgufHeader:
     eos_token_id: int | None
     bos_token_id: int | None
     pooling: bool
-    """The file says how to pool: it makes embeddings."""
+    """The file says how to pool: it makes embeddings, or scores documents."""
+    scores: bool
+    """It pools to a score."""
     split_no: int
     """Zero-based."""
     split_count: int
@@ -184,6 +188,7 @@ def _whole(
         raise _invalid(fields.name, f"it holds a {kind[:40]}, not a model")
     n_layers = fields.number(prefix + "block_count", 1, MAX_LAYERS)
     width = fields.number(prefix + "embedding_length", 1, MAX_DIMENSION)
+    pooling = fields.number(prefix + "pooling_type", 0, 16, default=0)
     heads = max(fields.per_layer(prefix + "attention.head_count", n_layers, default=0))
     kv_heads = _kv_heads(fields, prefix, n_layers, heads)
     template = fields.text("tokenizer.chat_template") or ""
@@ -214,7 +219,8 @@ def _whole(
         takes_thinking_switch="enable_thinking" in template,
         eos_token_id=fields.optional("tokenizer.ggml.eos_token_id", 1 << 31),
         bos_token_id=fields.optional("tokenizer.ggml.bos_token_id", 1 << 31),
-        pooling=fields.number(prefix + "pooling_type", 0, 16, default=0) > 0,
+        pooling=pooling > 0,
+        scores=pooling == _POOLS_TO_SCORE,
         split_no=split_no,
         split_count=split_count,
         n_tensors=document.n_tensors,
@@ -246,6 +252,7 @@ def _further_part(document: GgufDocument, split_no: int, split_count: int) -> Gg
         eos_token_id=None,
         bos_token_id=None,
         pooling=False,
+        scores=False,
         split_no=split_no,
         split_count=split_count,
         n_tensors=document.n_tensors,

@@ -7,17 +7,18 @@ parameters. Nothing outside this table ever reaches an engine's command line.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from engines.base import LoadSpec
+from engines.base import LoadSpec, text_tokens
 from protocol.cards import ModelCard
 
 CONTEXT_CHECKPOINTS: Final = 4
 """Copies of recurrent or sliding-window state kept per slot. The default of 32 can take gigabytes
 that no plan has counted."""
 
-EmbeddingMode = Literal["off", "own_pooling", "mean_pooling"]
+EmbeddingMode = Literal["off", "own_pooling", "mean_pooling", "rank_pooling"]
 """`own_pooling` is what an embedding model's header asks for; a chat model has none, so its token
-vectors are averaged."""
+vectors are averaged. `rank_pooling` scores documents."""
 
+_POOLING: Final[dict[EmbeddingMode, str]] = {"mean_pooling": "mean", "rank_pooling": "rank"}
 _ALL_LAYERS: Final = 999
 
 
@@ -33,6 +34,9 @@ class ServerSettings:
     n_threads: int
     n_gpu_layers: int
     embeddings: EmbeddingMode
+    text_tokens: int
+    """The longest text to embed. Pooling needs all of it in one physical batch, for which llama.cpp
+    has room for 512 tokens unless it is told."""
 
 
 def settings_of(spec: LoadSpec) -> ServerSettings:
@@ -45,6 +49,7 @@ def settings_of(spec: LoadSpec) -> ServerSettings:
         n_threads=spec.n_threads,
         n_gpu_layers=0 if spec.compute == "cpu" else _ALL_LAYERS,
         embeddings=_embedding_mode(spec.card),
+        text_tokens=text_tokens(spec.card, spec.context_tokens),
     )
 
 
@@ -77,15 +82,20 @@ def binary_argv(binary: str, settings: ServerSettings) -> tuple[str, ...]:
         "--log-colors", "off",
     ]  # fmt: skip
     if settings.embeddings != "off":
-        argv.append("--embeddings")
-    if settings.embeddings == "mean_pooling":
-        argv += ["--pooling", "mean"]
+        batch = str(settings.text_tokens)
+        argv += ["--embeddings", "--batch-size", batch, "--ubatch-size", batch]
+    if settings.embeddings in _POOLING:
+        argv += ["--pooling", _POOLING[settings.embeddings]]
     return tuple(argv)
 
 
 def hosted_parameters(settings: ServerSettings) -> dict[str, str | int | bool]:
     """Spell the settings for `engines.llama_server.hosted`, as names of its parameters."""
+    batch: dict[str, str | int | bool] = {}
+    if settings.embeddings != "off":
+        batch = {"n_batch": settings.text_tokens, "n_ubatch": settings.text_tokens}
     return {
+        **batch,
         "model_path": settings.model_path,
         "socket_path": settings.socket_path,
         "n_threads": settings.n_threads,
@@ -104,11 +114,13 @@ def hosted_parameters(settings: ServerSettings) -> dict[str, str | int | bool]:
         "ui": False,
         "offline": True,
         "embedding": settings.embeddings != "off",
-        "has_mean_pooling": settings.embeddings == "mean_pooling",
+        "pooling": _POOLING.get(settings.embeddings, ""),
     }
 
 
 def _embedding_mode(card: ModelCard) -> EmbeddingMode:
+    if "TextRerank" in card.tasks:
+        return "rank_pooling"
     if "TextEmbedding" not in card.tasks:
         return "off"
     return "mean_pooling" if "TextGeneration" in card.tasks else "own_pooling"

@@ -26,7 +26,8 @@ class LlamaServerEngine:
         return EngineDescription(
             name="llama_server",
             features=frozenset({
-                "chat", "complete", "embed", "logprobs", "tools", "grammar", "seed", "thinking",
+                "chat", "complete", "embed", "rerank", "logprobs", "tools", "grammar", "seed",
+                "thinking",
             }),
             default_slots=DEFAULT_SLOTS,
             overhead_bytes=OVERHEAD_BYTES,

@@ -37,8 +37,9 @@ def parameters_of(values: dict[str, str | int | bool]) -> object:
     n_threads = int(rest.pop("n_threads"))
     parameters.cpuparams.n_threads = n_threads
     parameters.cpuparams_batch.n_threads = n_threads
-    if rest.pop("has_mean_pooling"):
-        parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+    if pooling := str(rest.pop("pooling")):
+        kinds = xllamacpp.llama_pooling_type
+        parameters.pooling_type = getattr(kinds, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
     for name, value in rest.items():
         if not hasattr(parameters, name):
             raise AttributeError(name)

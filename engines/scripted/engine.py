@@ -10,6 +10,7 @@ from engines.output.split_frames import rules_of
 from engines.upstream import UpstreamClient
 from protocol.errors import EngineError
 from protocol.nodes import EngineFacts
+from protocol.vectors import MAX_DIMENSIONS
 
 OVERHEAD_BYTES: Final = 24 * 1024 * 1024
 """Resident memory of the process, measured, rounded up."""
@@ -26,7 +27,7 @@ class ScriptedEngine:
         """Say what the script's process can do."""
         return EngineDescription(
             name="scripted",
-            features=frozenset({"chat", "complete", "embed"}),
+            features=frozenset({"chat", "complete", "embed", "rerank"}),
             default_slots=DEFAULT_SLOTS,
             overhead_bytes=OVERHEAD_BYTES,
         )
@@ -45,6 +46,7 @@ class ScriptedEngine:
             "reply": section.reply,
             "slots": spec.slots,
             "context_tokens": spec.context_tokens,
+            "dimensions": min(spec.card.hidden_size, MAX_DIMENSIONS),
         }
         parameters = {"socket": str(spec.socket_path), "script": script}
         argument = json.dumps(parameters, ensure_ascii=False)

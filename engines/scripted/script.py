@@ -5,6 +5,7 @@ same script gives the same tokens.
 """
 
 import re
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
@@ -13,7 +14,6 @@ from engines.output.stop_filter import StopFilter
 from engines.output.utf8 import Utf8Assembler
 
 _WORD: Final = re.compile(r"\s*\S+")
-EMBEDDING_WIDTH: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class Script:
     slots: int
     context_tokens: int
     reply: str
+    dimensions: int = 8
+    """Of embeddings."""
     repeat: bool = False
     token_delay_ms: int = 0
     first_token_delay_ms: int = 0
@@ -55,14 +57,21 @@ def count_tokens(text: str) -> int:
     return len(_WORD.findall(text))
 
 
-def embedding(text: str) -> list[float]:
-    """Give a vector of length 1 that depends on the text alone."""
+def embedding(text: str, dimensions: int) -> bytes:
+    """Give a vector of length 1 that depends on the text alone, as float32."""
+    data = text.encode()
     raw = [
-        1.0 + sum((position + 1) * byte for position, byte in enumerate(text.encode()[at::8]))
-        for at in range(EMBEDDING_WIDTH)
+        1.0 + sum((n + 1) * byte for n, byte in enumerate(data[at::dimensions]))
+        for at in range(dimensions)
     ]
     length = sum(value * value for value in raw) ** 0.5
-    return [value / length for value in raw]
+    return array("f", [value / length for value in raw]).tobytes()
+
+
+def score(query: str, document: str) -> float:
+    """Say which share of the query's words a document has."""
+    words = set(query.lower().split())
+    return len(words & set(document.lower().split())) / max(1, len(words))
 
 
 @final

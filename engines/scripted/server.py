@@ -11,12 +11,13 @@ import json
 import os
 import signal
 import sys
+from base64 import b64encode
 from collections import deque
-from typing import Any, Final, cast, final
+from typing import Any, Final, Protocol, cast, final
 
 import httptools
 
-from engines.scripted.script import Script, Utterance, count_tokens, embedding, render
+from engines.scripted.script import Script, Utterance, count_tokens, embedding, render, score
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 _REASONS: Final = {
@@ -36,6 +37,24 @@ _TEXT_TAIL: Final = (
 )
 
 
+class Work(Protocol):
+    """A request that takes a slot."""
+
+    slot: int | None
+
+    def begin(self) -> None:
+        """The slot is held from now on."""
+        ...
+
+    def abandon(self) -> None:
+        """The client has gone: free the slot at once."""
+        ...
+
+    def hold(self, *, is_held: bool) -> None:
+        """Follow the socket: send nothing while the client does not read."""
+        ...
+
+
 @final
 class Scripted:
     """The engine behind the sockets: load state and slots."""
@@ -47,7 +66,7 @@ class Scripted:
         self.progress: float | None = None
         self.ballast = b""
         self.busy: list[bool] = [False] * script.slots
-        self.waiting: deque[Answer] = deque()
+        self.waiting: deque[Work] = deque()
 
     def start_loading(self) -> None:
         """Begin the load; the script says how it goes."""
@@ -56,12 +75,12 @@ class Scripted:
             self._report_progress(self.loop.time(), every_s)
         self.loop.call_later(self.script.load_delay_ms / 1000, self._end_load)
 
-    def admit(self, answer: "Answer") -> None:
+    def admit(self, answer: Work) -> None:
         """Give an answer a slot, now or when one is free, in order of arrival."""
         self.waiting.append(answer)
         self._fill()
 
-    def free(self, answer: "Answer") -> None:
+    def free(self, answer: Work) -> None:
         """Take the slot back, or the place in the queue."""
         if answer.slot is None:
             if answer in self.waiting:
@@ -215,6 +234,56 @@ class Answer:
 
 
 @final
+class TextReading:
+    """One request for embeddings or scores, answered at once after the script's first delay.
+
+    Args:
+        engine: Whose slot it takes.
+        connection: Gets the answer.
+        texts: What is read; its words count as the tokens of `exit_after_tokens` and the like.
+        answer: What is said beside the usage.
+    """
+
+    def __init__(
+        self,
+        engine: Scripted,
+        connection: "_Connection",
+        texts: list[str],
+        answer: dict[str, Any],
+    ) -> None:
+        self._engine = engine
+        self._connection = connection
+        self._n_tokens = sum(map(count_tokens, texts))
+        usage = {"prompt_tokens": self._n_tokens, "total_tokens": self._n_tokens}
+        self._answer = {**answer, "usage": usage}
+        self._timer: asyncio.Handle | None = None
+        self.slot: int | None = None
+
+    def begin(self) -> None:
+        """Start to read."""
+        delay_s = self._engine.script.first_token_delay_ms / 1000
+        self._timer = self._engine.loop.call_later(delay_s, self._end)
+
+    def abandon(self) -> None:
+        """The client has gone: free the slot at once."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._engine.free(self)
+
+    def hold(self, *, is_held: bool) -> None:
+        """Nothing is sent bit by bit."""
+
+    def _end(self) -> None:
+        script = self._engine.script
+        if script.stall_after_tokens is not None and self._n_tokens >= script.stall_after_tokens:
+            return
+        if script.exit_after_tokens is not None and self._n_tokens >= script.exit_after_tokens:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._engine.free(self)
+        self._connection.answer(200, self._answer)
+
+
+@final
 class _Connection(asyncio.Protocol):
     """One client connection; requests on it are served one after the other."""
 
@@ -224,7 +293,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._path = b""
         self._body = bytearray()
-        self._answer: Answer | None = None
+        self._answer: Work | None = None
 
     def begin_stream(self) -> None:
         """Send the head of a stream."""
@@ -321,16 +390,9 @@ class _Connection(asyncio.Protocol):
             case "/v1/chat/completions" | "/v1/completions":
                 self._chat(json.loads(body))
             case "/v1/embeddings":
-                inputs: list[str] = json.loads(body)["input"]
-                self.answer(
-                    200,
-                    {
-                        "data": [
-                            {"index": index, "embedding": embedding(text)}
-                            for index, text in enumerate(inputs)
-                        ]
-                    },
-                )
+                self._embed(json.loads(body)["input"])
+            case "/v1/rerank":
+                self._rerank(**json.loads(body))
             case "/apply-template":
                 prompt = render(json.loads(body)["messages"], engine.script.prompt_tail)
                 self.answer(200, {"prompt": prompt})
@@ -353,8 +415,28 @@ class _Connection(asyncio.Protocol):
             refusal["error"] |= {"n_prompt_tokens": answer.prompt_tokens, "n_ctx": n_ctx}
             self.answer(400, refusal)
             return
-        self._answer = answer
-        self._engine.admit(answer)
+        self._begin(answer)
+
+    def _embed(self, texts: list[str]) -> None:
+        vectors = [embedding(text, self._engine.script.dimensions) for text in texts]
+        data = [
+            {"index": index, "embedding": b64encode(vector).decode()}
+            for index, vector in enumerate(vectors)
+        ]
+        self._begin(TextReading(self._engine, self, texts, {"data": data}))
+
+    def _rerank(self, query: str, documents: list[str]) -> None:
+        results = [
+            {"index": index, "relevance_score": score(query, document)}
+            for index, document in enumerate(documents)
+        ]
+        results.sort(key=lambda result: -result["relevance_score"])
+        texts = [f"{query} {document}" for document in documents]
+        self._begin(TextReading(self._engine, self, texts, {"results": results}))
+
+    def _begin(self, work: Work) -> None:
+        self._answer = work
+        self._engine.admit(work)
 
 
 def _frame(said: dict[str, Any] | None, reason: str | None = None) -> dict[str, Any]:

@@ -30,6 +30,10 @@ class Cancels(Protocol):
         """Name one more part of this node that may know a task."""
         ...
 
+    def cancel_here(self, command_id: CommandId) -> bool:
+        """End a task that this node has taken or serves; False when it knows none of that id."""
+        ...
+
     async def cancel_elsewhere(self, command_id: CommandId) -> bool:
         """Ask the other nodes to end a task; False when none that answers knows it."""
         ...
@@ -57,6 +61,12 @@ class ClusterCancels:
     def add_here(self, cancel_here: CancelHere) -> None:
         """Name one more part of this node that may know a task: its API, its worker."""
         self._here.append(cancel_here)
+
+    def cancel_here(self, command_id: CommandId) -> bool:
+        """End a task of this node; see `Cancels`."""
+        # All of them: each may have to remember it for a task that is still on its way.
+        known = [cancel_here(command_id) for cancel_here in self._here]
+        return any(known)
 
     async def cancel_elsewhere(self, command_id: CommandId) -> bool:
         """Ask the other nodes to end a task; see `Cancels`."""
@@ -87,6 +97,4 @@ class ClusterCancels:
 
     async def _answer(self, asker: NodeId, request: CancelTask) -> TaskCancelled:
         del asker
-        # All of them: each may have to remember it for a task that is still on its way.
-        known = [cancel_here(request.command_id) for cancel_here in self._here]
-        return TaskCancelled(was_known=any(known))
+        return TaskCancelled(was_known=self.cancel_here(request.command_id))

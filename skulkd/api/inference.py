@@ -240,7 +240,8 @@ class ChatService:
         command_id = parse_command_id(request.params["command_id"])
         request.command_id = command_id
         if not (
-            self.cancel_here(command_id) or await self._deps.cancels.cancel_elsewhere(command_id)
+            self._deps.cancels.cancel_here(command_id)
+            or await self._deps.cancels.cancel_elsewhere(command_id)
         ):
             raise RequestError(
                 "request.not_found",
@@ -473,7 +474,7 @@ class ChatService:
         for index, instance in enumerate(candidates):
             is_last = index == len(candidates) - 1
             has_started = False
-            self._count(instance.instance_id, 1)
+            self.count(instance.instance_id, 1)
             wanted = heeded(instance.card, task)
             frames = self._deps.inference.chat(instance.instance_id, wanted, take)
             try:
@@ -497,10 +498,11 @@ class ChatService:
                     yield Failed(ErrorBody(code="engine.gone", message=_NO_TERMINAL))
                     return
             finally:
-                self._count(instance.instance_id, -1)
+                self.count(instance.instance_id, -1)
                 await frames.aclose()
 
-    def _count(self, instance_id: InstanceId, change: int) -> None:
+    def count(self, instance_id: InstanceId, change: int) -> None:
+        """Note that so many more requests of this node's clients are with an instance."""
         count = self._in_flight.get(instance_id, 0) + change
         if count > 0:
             self._in_flight[instance_id] = count

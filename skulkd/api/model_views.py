@@ -56,6 +56,7 @@ def model_entry(
         "vision": resolved.supports_vision,
         "thinking": resolved.supports_thinking,
         "embedding": resolved.supports_embedding,
+        "rerank": "TextRerank" in card.tasks,
         "tensor": card.supports_tensor,
         "companion": bool(parents),
     }
@@ -97,6 +98,7 @@ def capabilities_of(card: ModelCard) -> tuple[str, ...]:
     words = {
         "completion": resolved.supports_text_generation,
         "embedding": resolved.supports_embedding,
+        "rerank": "TextRerank" in card.tasks,
         "tools": resolved.supports_tool_calling,
         "thinking": resolved.supports_thinking,
         "vision": resolved.supports_vision,

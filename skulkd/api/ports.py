@@ -21,7 +21,7 @@ from protocol.nodes import NodeHealth
 from protocol.peer_messages import ApiAnswer, CallApi, TermPair
 from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.readings import Readings
-from protocol.tasks import ChatTask
+from protocol.tasks import ChatTask, VectorTask
 from skulkd.api.cluster_look import ClusterLook
 
 
@@ -42,6 +42,14 @@ class Inference(Protocol):
             task: What to serve.
             take: May be given chunks behind `Started` that arrive while the iterator is awaited,
                 in their order among all frames. What it raises comes out of the iterator.
+        """
+        ...
+
+    def vectors(self, instance_id: InstanceId, task: VectorTask) -> AsyncGenerator[Frame]:
+        """Serve one task for vectors: as `chat`, but that each `Chunk` holds vectors alone.
+
+        All chunks together hold one for each text of the task, in their order. `Finished` has the
+        tokens of all texts.
         """
         ...
 

@@ -34,7 +34,7 @@ from protocol.data_wire import (
 )
 from protocol.errors import ErrorBody
 from protocol.ids import CommandId, InstanceId, NodeId
-from protocol.tasks import ChatTask
+from protocol.tasks import ChatTask, EmbeddingTask, Task, VectorTask
 from skulkd.api.ports import Inference
 from skulkd.cluster.data_link import MISSED_PULSES, PULSE_S, DataLinks
 from skulkd.eventlog.gateway import StateView
@@ -158,6 +158,13 @@ class ClusterInference:
             return self._local.chat(instance_id, task, take)
         return self._remote(host, instance_id, task, take)
 
+    def vectors(self, instance_id: InstanceId, task: VectorTask) -> AsyncGenerator[Frame]:
+        """Serve one task for vectors; see `Inference`."""
+        host = self._host_of(instance_id)
+        if host is None or host == self._links.node_id:
+            return self._local.vectors(instance_id, task)
+        return self._remote(host, instance_id, task, None)
+
     def cancel(self, command_id: CommandId) -> bool:
         """End a task with `request.cancelled`, wherever it runs; see `Inference`."""
         for stream in self._streams.values():
@@ -203,7 +210,7 @@ class ClusterInference:
         return None if instance is None else instance.plan.shards[0].node_id
 
     async def _remote(
-        self, host: NodeId, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None
+        self, host: NodeId, instance_id: InstanceId, task: Task, take: TakeChunk | None
     ) -> AsyncGenerator[Frame]:
         if not self._links.is_up(host):
             reason = f"instance {instance_id} is on a node that cannot be reached now"
@@ -376,11 +383,16 @@ class ClusterInference:
                 self._lose(stream, "a part of it was lost on its way")
 
 
-async def _packed(task: ChatTask) -> bytes:
-    n_chars = len(task.prompt or "") + sum(len(message.content) for message in task.messages)
-    if n_chars < PIECE_BYTES:
+async def _packed(task: Task) -> bytes:
+    if _n_chars(task) < PIECE_BYTES:
         return pack_task(task)
     return await run_blocking(pack_task, task)
+
+
+def _n_chars(task: Task) -> int:
+    if isinstance(task, ChatTask):
+        return len(task.prompt or "") + sum(len(message.content) for message in task.messages)
+    return sum(map(len, task.texts if isinstance(task, EmbeddingTask) else task.documents))
 
 
 def _digest(body: bytes) -> bytes:

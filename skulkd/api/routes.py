@@ -25,6 +25,7 @@ from skulkd.api.ops import OpsRoutes
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.session_routes import SessionRoutes
 from skulkd.api.store import StoreRoutes
+from skulkd.api.vectors import VectorService
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Kind = Literal["inference", "control"]
@@ -78,6 +79,7 @@ class Services:
 
     chat: ChatService
     bench: BenchRoutes
+    vectors: VectorService
     instances: InstanceRoutes
     moves: MoveRoutes
     models: ModelRoutes
@@ -98,6 +100,7 @@ class Services:
         return cls(
             chat=chat,
             bench=BenchRoutes(chat),
+            vectors=VectorService(deps, chat),
             instances=InstanceRoutes(deps),
             moves=MoveRoutes(deps),
             models=ModelRoutes(deps),
@@ -116,6 +119,7 @@ class Services:
         """End what is open and would not end by itself."""
         self.sessions.stop()
         self.chat.stop()
+        self.vectors.stop()
         self.ops.stop()
         self.logs.stop()
 
@@ -205,7 +209,7 @@ def _post(path: str, scope: RouteScope, handler: Handler) -> RouteSpec:
 
 
 def _generating(path: str, handler: Handler) -> RouteSpec:
-    """Give a route that has a model generate."""
+    """Give a route that has a model work."""
     return RouteSpec(
         method="POST", path=path, scope="infer", handler=handler, kind="inference", is_heavy=True
     )
@@ -288,6 +292,8 @@ def _inference_routes(services: Services) -> tuple[RouteSpec, ...]:
             kind="inference",
             reach="by_handler",
         ),
+        _generating("/v1/embeddings", services.vectors.embeddings),
+        _generating("/v1/rerank", services.vectors.rerank),
         RouteSpec(
             method="POST",
             path="/v1/cancel/{command_id}",

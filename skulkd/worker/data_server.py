@@ -39,7 +39,7 @@ from protocol.errors import (
 )
 from protocol.frame_wire import pack_chunk, pack_frame, pack_short
 from protocol.ids import CommandId, InstanceId, NodeId
-from protocol.tasks import ChatTask
+from protocol.tasks import ChatTask, Task, VectorTask
 from skulkd.cluster.data_link import MISSED_PULSES, PULSE_S, DataLinks
 from skulkd.runtime.logs import command_id as log_command_id
 from skulkd.runtime.tasks import Tasks, run_blocking, timeout
@@ -66,6 +66,10 @@ class Served(Protocol):
         self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
     ) -> AsyncGenerator[Frame]:
         """Serve one task; see `skulkd.api.ports.Inference`."""
+        ...
+
+    def vectors(self, instance_id: InstanceId, task: VectorTask) -> AsyncGenerator[Frame]:
+        """Serve one task for vectors; see `skulkd.api.ports.Inference`."""
         ...
 
     def cancel(self, command_id: CommandId) -> bool:
@@ -236,7 +240,7 @@ class DataServer:
             _log.exception("serving a task of %s failed", stream.peer)
             self._sender.end(stream.frames, _bug())
 
-    async def _receive(self, stream: _Stream) -> ChatTask:
+    async def _receive(self, stream: _Stream) -> Task:
         """Have the whole task here, and decode it."""
         request = stream.request
         body = request.body
@@ -249,7 +253,7 @@ class DataServer:
             return _decoded(request, body)
         return await run_blocking(_decoded, request, body)
 
-    async def _serve(self, stream: _Stream, task: ChatTask) -> None:
+    async def _serve(self, stream: _Stream, task: Task) -> None:
         queue, sender, links, peer = stream.frames, self._sender, self._links, stream.peer
 
         def take(chunk: Chunk) -> bool:
@@ -261,7 +265,12 @@ class DataServer:
             sender.put(queue, packed, is_urgent=False)
             return True
 
-        frames = self._served.chat(stream.request.instance_id, task, take)
+        instance_id = stream.request.instance_id
+        frames = (
+            self._served.chat(instance_id, task, take)
+            if isinstance(task, ChatTask)
+            else self._served.vectors(instance_id, task)
+        )
         try:
             async for frame in frames:
                 if type(frame) is Chunk:
@@ -377,7 +386,7 @@ class DataServer:
         self._watch()
 
 
-def _decoded(request: Request, body: bytes) -> ChatTask:
+def _decoded(request: Request, body: bytes) -> Task:
     if request.digest and hashlib.sha256(body).digest() != request.digest:
         raise ProtocolError(
             "protocol.bad_frame",

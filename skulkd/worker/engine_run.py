@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
-from engines.base import Engine, EngineClient, EngineStatistics, LaunchSpec, LoadSpec
+from engines.base import (
+    Engine,
+    EngineClient,
+    EngineStatistics,
+    LaunchSpec,
+    LoadSpec,
+    text_tokens,
+)
 from protocol.cards import EngineName, ModelCard
 from protocol.clock import Clock
 from protocol.instances import LaunchRecord
@@ -185,6 +192,7 @@ class EngineRun:
             context_tokens=context_tokens,
             default_max_tokens=self._services.default_max_tokens,
             template=template,
+            text_tokens=text_tokens(self._card, context_tokens),
         )
 
 

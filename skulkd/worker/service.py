@@ -24,7 +24,7 @@ from protocol.nodes import EngineFacts, NodeFacts, Role
 from protocol.placements import MemoryArithmetic
 from protocol.readings import NoDownloads, PhaseProgress
 from protocol.state import ClusterState
-from protocol.tasks import ChatTask
+from protocol.tasks import ChatTask, VectorTask
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.facts import derive
 from skulkd.core.lifecycle import Deadlines
@@ -206,12 +206,13 @@ class WorkerService:
         self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
     ) -> AsyncGenerator[Frame]:
         """Serve one task; see `skulkd.api.ports.Inference`."""
-        if self._tombstones.take(task.command_id, now=self._around.clock.monotonic_s()):
-            return _only(_cancelled())
-        serving = self._serving(instance_id)
-        if serving is None:
-            return _only(self._not_here(instance_id))
-        return serving.chat(task, take)
+        serving = self._admitting(instance_id, task.command_id)
+        return _only(serving) if isinstance(serving, ErrorBody) else serving.chat(task, take)
+
+    def vectors(self, instance_id: InstanceId, task: VectorTask) -> AsyncGenerator[Frame]:
+        """Serve one task for vectors; see `skulkd.api.ports.Inference`."""
+        serving = self._admitting(instance_id, task.command_id)
+        return _only(serving) if isinstance(serving, ErrorBody) else serving.vectors(task)
 
     async def count_tokens(self, instance_id: InstanceId, task: ChatTask) -> int:
         """Count a task's prompt; see `skulkd.api.ports.TokenCounts`."""
@@ -395,6 +396,12 @@ class WorkerService:
                 note="this node runs no models now (--no-worker)",
             )
             table.put_progress(waiting)
+
+    def _admitting(self, instance_id: InstanceId, command_id: CommandId) -> Serving | ErrorBody:
+        """Give what serves a new task of an instance, or why nothing does."""
+        if self._tombstones.take(command_id, now=self._around.clock.monotonic_s()):
+            return _cancelled()
+        return self._serving(instance_id) or self._not_here(instance_id)
 
     def _serving(self, instance_id: InstanceId) -> Serving | None:
         for key, runner in self._runners.items():

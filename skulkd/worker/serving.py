@@ -10,12 +10,21 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar, final
 
 from engines.base import EngineClient
-from protocol.data_frames import Failed, Frame, TakeChunk
+from protocol.data_frames import (
+    Chunk,
+    Failed,
+    Finished,
+    Frame,
+    Started,
+    TakeChunk,
+    Usage,
+)
 from protocol.errors import ErrorBody, SkulkError
 from protocol.ids import CommandId
-from protocol.tasks import ChatTask
+from protocol.tasks import ChatTask, Task, VectorTask
 from skulkd.core.throughput import Throughput
 from skulkd.worker.slots import Admission, Slots
+from skulkd.worker.text_batches import TextBatch, batches, measure, read_batch, texts_of
 
 T = TypeVar("T")
 
@@ -131,6 +140,50 @@ class Serving:
         if terminal is not None:
             yield terminal
 
+    async def vectors(self, task: VectorTask) -> AsyncGenerator[Frame]:
+        """Serve one task for vectors; see `skulkd.api.ports.Inference`."""
+        if task.command_id in self._streams:
+            yield Failed(_doubled(task))
+            return
+        stream = self._streams[task.command_id] = OpenStream()
+        frames = self._read(task, stream)
+        terminal: Failed | None = None
+        try:
+            async for frame in frames:
+                yield frame
+        except StreamEndedError as ended:
+            terminal = Failed(ended.body)
+        except SkulkError as error:
+            terminal = Failed(error.body())
+        finally:
+            await frames.aclose()
+            self._forget(task)
+        if terminal is not None:
+            yield terminal
+
+    async def _read(self, task: VectorTask, stream: OpenStream) -> AsyncGenerator[Frame]:
+        """Read a task's texts batch by batch; gives no terminal but a good one."""
+        planned = await stream.wait(self._plan(task))
+        largest = max(batch.n_tokens for batch in planned)
+        ticket = await stream.wait(self._slots.acquire_tokens(largest))
+        n_tokens = 0
+        try:
+            yield Started()
+            for batch in planned:
+                made = await stream.wait(read_batch(self._client, task, batch))
+                n_tokens += made.n_tokens
+                yield Chunk(vectors=made.vectors)
+        finally:
+            # The slot is free before the terminal is out: a client may hold that up.
+            self._slots.release(ticket)
+        yield Finished("stop", Usage(prompt_tokens=n_tokens, completion_tokens=0))
+
+    async def _plan(self, task: VectorTask) -> tuple[TextBatch, ...]:
+        limits = self._slots.limits
+        self._slots.check_room()
+        sizes = await measure(self._client, task, limits.text_tokens)
+        return batches(texts_of(task), sizes, limits.context_tokens)
+
     async def count_tokens(self, task: ChatTask) -> int:
         """Count a task's prompt; see `skulkd.api.ports.TokenCounts`."""
         return await self._client.count_tokens(task)
@@ -168,12 +221,15 @@ class Serving:
         finally:
             if admission is not None:
                 self._slots.release(admission)
-            del self._streams[task.command_id]
-            if self._on_drained is not None and not self._streams:
-                self._on_drained()
+            self._forget(task)
+
+    def _forget(self, task: Task) -> None:
+        del self._streams[task.command_id]
+        if self._on_drained is not None and not self._streams:
+            self._on_drained()
 
 
-def _doubled(task: ChatTask) -> ErrorBody:
+def _doubled(task: Task) -> ErrorBody:
     return ErrorBody(
         code="request.invalid",
         message=f"command {task.command_id} is being served already",

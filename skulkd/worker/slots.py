@@ -1,11 +1,11 @@
 """Admission of tasks to one engine: `slot_queue` decides, this waits."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-from engines.base import EngineClient
+from engines.base import TEXT_TOKENS, EngineClient
 from protocol.clock import Clock
 from protocol.errors import EngineError, ErrorBody, error_of
 from protocol.tasks import ChatTask
@@ -34,16 +34,28 @@ class SlotLimits:
     default_max_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
     template: TemplateSize = UNMEASURED
     """Of the model; a large guess makes fewer requests run at a time, never too many."""
+    text_tokens: int = TEXT_TOKENS
+    """The longest text that is made a vector."""
     max_queued: int = MAX_QUEUED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Ticket:
     """A slot, held."""
 
     ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission(Ticket):
+    """A slot, held for a chat."""
+
     task: ChatTask
     """What to give to the engine: its limit of output tokens is set."""
+
+
+_Recount = Callable[[], Awaitable[TokenBudget]]
+"""Gives the exact budget of a task that waits with a bounded one."""
 
 
 @final
@@ -84,6 +96,11 @@ class Slots:
         self._closed_by: ErrorBody | None = None
 
     @property
+    def limits(self) -> SlotLimits:
+        """What the engine was started with."""
+        return self._limits
+
+    @property
     def slots(self) -> int:
         """Tasks that are served at a time."""
         return self._queue.slots
@@ -106,30 +123,44 @@ class Slots:
             RequestError: `request.context_length_exceeded`.
             SkulkError: What `close` or `refuse` was called with.
         """
-        self._check_open()
-        if self._refused_by is not None:
-            raise error_of(self._refused_by)
+        self.check_room()
         began_s = self._clock.monotonic_s()
-        if self._queue.n_queued >= self._limits.max_queued:
-            raise self._busy()
         budget, is_exact = await self._budget(task)
-        self._check_open()
-        ticket = self._queue.try_enqueue(budget.reserved_tokens, is_exact=is_exact)
-        if ticket is None:
-            raise self._busy()
-        try:
-            budget = await self._wait(ticket, task, budget)
-        except BaseException:
-            self._leave(ticket)
-            raise
-        del self._waiters[ticket]
+        ticket, budget = await self._enter(
+            budget, None if is_exact else lambda: self._counted(task)
+        )
         self._waits.observe(self._clock.monotonic_s() - began_s)
         admitted = task.model_copy(update={"max_tokens": budget.max_tokens})
         return Admission(ticket=ticket, task=admitted)
 
-    def release(self, admission: Admission) -> None:
+    def check_room(self) -> None:
+        """See whether a task could wait here now.
+
+        Raises:
+            EngineError: `engine.busy` when too many wait.
+            SkulkError: What `close` or `refuse` was called with.
+        """
+        self._check_open()
+        if self._refused_by is not None:
+            raise error_of(self._refused_by)
+        if self._queue.n_queued >= self._limits.max_queued:
+            raise self._busy()
+
+    async def acquire_tokens(self, n_tokens: int) -> Ticket:
+        """Wait for a slot with room for so many tokens at a time; `check_room` goes before it.
+
+        Raises:
+            EngineError: `engine.busy` when too many wait.
+            SkulkError: What `close` was called with.
+        """
+        began_s = self._clock.monotonic_s()
+        ticket, _ = await self._enter(TokenBudget(prompt_tokens=n_tokens, max_tokens=0), None)
+        self._waits.observe(self._clock.monotonic_s() - began_s)
+        return Ticket(ticket=ticket)
+
+    def release(self, held: Ticket) -> None:
         """Give a slot back; idempotent."""
-        self._leave(admission.ticket)
+        self._leave(held.ticket)
 
     def refuse(self, error: ErrorBody) -> None:
         """Refuse all tasks that come later with `error`; those that run or wait go on."""
@@ -160,14 +191,32 @@ class Slots:
             return bounded, False
         return await self._counted(task), True
 
-    async def _wait(self, ticket: int, task: ChatTask, budget: TokenBudget) -> TokenBudget:
+    async def _enter(
+        self, budget: TokenBudget, recount: _Recount | None
+    ) -> tuple[int, TokenBudget]:
+        """Queue up, and wait; without `recount` the budget is exact."""
+        self._check_open()
+        ticket = self._queue.try_enqueue(budget.reserved_tokens, is_exact=recount is None)
+        if ticket is None:
+            raise self._busy()
+        try:
+            budget = await self._wait(ticket, budget, recount)
+        except BaseException:
+            self._leave(ticket)
+            raise
+        del self._waiters[ticket]
+        return ticket, budget
+
+    async def _wait(
+        self, ticket: int, budget: TokenBudget, recount: _Recount | None
+    ) -> TokenBudget:
         waiter = self._renew_waiter(ticket)
         self._pump()
         self._on_change()
-        while await waiter == "count":
+        while await waiter == "count" and recount is not None:
             # The new one is there before the queue may decide about it.
             waiter = self._renew_waiter(ticket)
-            budget = await self._counted(task)
+            budget = await recount()
             self._queue.set_exact(ticket, budget.reserved_tokens)
             self._pump()
         self._check_open()

@@ -240,10 +240,7 @@ async def probe(
         RunnerError: `runner.probe_failed`.
     """
     try:
-        if "TextGeneration" in card.tasks:
-            await _probe_chat(client, card.model_id, command_id)
-        else:
-            await client.embed(("probe",))
+        await _probe_task(client, card, command_id)
     except SkulkError as error:
         raise RunnerError(
             "runner.probe_failed",
@@ -274,6 +271,15 @@ async def measure_template(
     except EngineError:
         return UNMEASURED
     return template_size(*counts)
+
+
+async def _probe_task(client: EngineClient, card: ModelCard, command_id: CommandId) -> None:
+    if "TextGeneration" in card.tasks:
+        await _probe_chat(client, card.model_id, command_id)
+    elif "TextEmbedding" in card.tasks:
+        await client.embed(("probe",))
+    else:
+        await client.rerank("probe", ("probe",))
 
 
 async def _probe_chat(client: EngineClient, model_id: ModelId, command_id: CommandId) -> None:

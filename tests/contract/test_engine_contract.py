@@ -14,12 +14,13 @@ from typing import Final, cast
 
 import pytest
 
-from engines.base import EngineClient
+from engines.base import EngineClient, text_tokens
 from engines.registry import engine_of
 from protocol.cards import ScriptedSection
 from protocol.data_frames import Chunk, Frame, Started, TokenLogprob
 from protocol.errors import EngineError
 from protocol.tasks import ChatMessage, ChatRole, ChatTask, ResponseFormat
+from protocol.vectors import numbers_of
 from skulkd.worker.steps import measure_template
 from skulkd.worker.token_budget import UNMEASURED, prompt_bound_tokens
 from tests.support.builders import a_card, a_command_id
@@ -341,9 +342,26 @@ def test_the_socket_is_for_this_user_alone(under_test: EngineUnderTest) -> None:
 
 def test_embeddings_keep_their_order(directory: Path) -> None:
     spec = a_scripted_spec(directory, ScriptedSection())
+    spec = replace(spec, card=spec.card.model_copy(update={"hidden_size": 8}))
     process = EngineProcess.start(engine_of("scripted"), spec)
     try:
         with_client(process, _embeddings_are_in_order)
+    finally:
+        process.stop()
+
+
+def test_scores_are_those_of_their_documents(directory: Path) -> None:
+    process = EngineProcess.start(
+        engine_of("scripted"), a_scripted_spec(directory, ScriptedSection())
+    )
+
+    async def story(client: EngineClient) -> None:
+        ranked = await client.rerank("a fox", ("the sea", "a fox", "fox"))
+        assert [numbers_of(vector)[0] for vector in ranked.vectors] == [0.0, 1.0, 0.5]
+        assert ranked.n_tokens == 11
+
+    try:
+        with_client(process, story)
     finally:
         process.stop()
 
@@ -357,6 +375,29 @@ def test_a_chat_model_embeds_when_its_card_says_so(directory: Path) -> None:
     async def story(client: EngineClient) -> None:
         await _embeddings_are_in_order(client)
         assert text_of(await frames_of(client, a_task())) == ANSWER
+        # llama.cpp's own batch has room for 512 tokens, and pooling needs a text in one.
+        longest = "word " * (text_tokens(card, spec.context_tokens) - 10)
+        assert (await client.embed((longest,))).n_tokens == await client.count_text(longest) > 600
+
+    try:
+        with_client(process, story)
+    finally:
+        process.stop()
+
+
+@pytest.mark.model
+def test_a_model_that_ranks_scores_each_document(directory: Path) -> None:
+    """The demo model has no trained head; that each score is a number of its own is all we see."""
+    card = a_card().model_copy(update={"tasks": ("TextRerank",)})
+    spec = a_llama_spec(directory, "llama_server hosted", demo_model_path(), card)
+    process = EngineProcess.start(engine_of("llama_server"), spec)
+
+    async def story(client: EngineClient) -> None:
+        together = await client.rerank("a fox", ("the sea", "a red fox"))
+        (alone,) = (await client.rerank("a fox", ("a red fox",))).vectors
+        sea, fox = [numbers_of(vector)[0] for vector in together.vectors]
+        assert fox == pytest.approx(numbers_of(alone)[0], abs=1e-3)
+        assert fox != pytest.approx(sea, abs=1e-3)
 
     try:
         with_client(process, story)
@@ -431,9 +472,11 @@ def logprobs_of(frames: list[Frame]) -> list[TokenLogprob]:
 async def _embeddings_are_in_order(client: EngineClient) -> None:
     together = await client.embed(("a fox", "the sea"))
     alone = await client.embed(("the sea",))
-    assert len(together) == 2
-    assert together[1] == pytest.approx(alone[0], abs=1e-4)
-    assert together[0] != pytest.approx(alone[0], abs=1e-4)
+    fox, sea = [numbers_of(vector).tolist() for vector in together.vectors]
+    assert sea == pytest.approx(numbers_of(alone.vectors[0]).tolist(), abs=1e-4)
+    assert fox != pytest.approx(sea, abs=1e-4)
+    counts = [await client.count_text(text) for text in ("a fox", "the sea")]
+    assert (together.n_tokens, alone.n_tokens) == (sum(counts), counts[1])
 
 
 async def _read_all(frames: AsyncIterator[Frame]) -> None:

@@ -1,6 +1,7 @@
 """Frames of the data plane: what is packed comes back, and nothing else gets in."""
 
 import contextlib
+import json
 from typing import cast
 
 import pytest
@@ -39,8 +40,16 @@ from protocol.data_wire import (
     unpack_task,
 )
 from protocol.errors import ERROR_CODES, ErrorBody, ProtocolError
-from protocol.frame_wire import FRAME_BYTES, pack_chunk, pack_frame, pack_short, split
-from protocol.tasks import ChatMessage, ChatTask, ToolDefinition
+from protocol.frame_wire import (
+    FRAME_BYTES,
+    pack_chunk,
+    pack_frame,
+    pack_short,
+    split,
+    unpack_frame,
+)
+from protocol.tasks import ChatMessage, ChatTask, EmbeddingTask, RerankTask, ToolDefinition
+from protocol.vectors import MAX_VECTOR_BYTES, pack_vector
 from tests.support.builders import MODEL, a_command_id, an_instance_id
 
 NUMBERS = st.integers(min_value=0, max_value=(1 << 63) - 1)
@@ -49,6 +58,9 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 CALLS = st.builds(ToolCallDelta, st.integers(-5, 99), st.none() | TEXTS, st.none() | TEXTS, TEXTS)
 LOGPROBS = st.builds(
     TokenLogprob, TEXTS, FLOATS, st.lists(st.tuples(TEXTS, FLOATS), max_size=3).map(tuple)
+)
+VECTORS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1).map(
+    pack_vector
 )
 ERRORS = st.builds(
     ErrorBody,
@@ -67,6 +79,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         st.lists(CALLS, max_size=2).map(tuple),
         st.lists(LOGPROBS, max_size=2).map(tuple),
     ).map(lambda fields: Chunk(*fields)),
+    st.lists(VECTORS, min_size=1, max_size=4).map(lambda vectors: Chunk(vectors=tuple(vectors))),
     st.builds(
         Finished,
         st.sampled_from(["stop", "length", "tool_calls", "content_filter"]),
@@ -142,6 +155,63 @@ def test_a_flipped_byte_is_refused_or_still_a_sound_message(
     except ProtocolError:
         return
     _assert_sound(message)
+
+
+SOME_TEXTS = st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=5).map(tuple)
+IDENTITY = st.fixed_dictionaries(
+    {"command_id": st.just(a_command_id()), "model_id": st.just(MODEL)}
+)
+
+
+@given(IDENTITY, SOME_TEXTS, st.text(min_size=1))
+def test_tasks_for_vectors_come_back_as_they_were(
+    identity: dict[str, str], texts: tuple[str, ...], query: str
+) -> None:
+    tasks = (
+        EmbeddingTask.model_validate({**identity, "texts": texts}),
+        RerankTask.model_validate({**identity, "query": query, "documents": texts}),
+    )
+    for task in tasks:
+        assert unpack_task(pack_task(task)) == task
+
+
+@pytest.mark.parametrize("texts", [(), ("",), ("x",) * 2049, (1,)], ids=len)
+def test_a_task_of_no_texts_or_too_many_is_refused(texts: tuple[object, ...]) -> None:
+    task = {"kind": "embedding", "command_id": a_command_id(), "model_id": MODEL, "texts": texts}
+    with pytest.raises(ProtocolError, match="texts"):
+        unpack_task(json.dumps(task).encode())
+
+
+@given(st.integers(1, 300), st.integers(1, MAX_VECTOR_BYTES // 4))
+def test_a_chunk_of_many_vectors_travels_in_frames_of_a_bearable_size(
+    n_vectors: int, dimensions: int
+) -> None:
+    n_vectors = min(n_vectors, (2 << 20) // dimensions)
+    chunk = Chunk(vectors=tuple(pack_vector([n] * dimensions) for n in range(n_vectors)))
+    frames = [unpack_frame(decode_values(packed)) for packed in pack_chunk(chunk)]
+    assert all(isinstance(frame, Chunk) for frame in frames)
+    pieces = [frame.vectors for frame in frames if isinstance(frame, Chunk)]
+    assert sum(pieces, ()) == chunk.vectors
+    assert all(sum(map(len, piece)) <= FRAME_BYTES for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        (),
+        (b"",),
+        (b"123",),
+        ("text",),
+        (1.0,),
+        (bytes(MAX_VECTOR_BYTES + 4),),
+        (pack_vector((1.0, float("nan"))),),
+        (pack_vector((float("-inf"),)),),
+    ],
+    ids=str,
+)
+def test_what_is_no_vector_is_refused(vectors: tuple[object, ...]) -> None:
+    with pytest.raises(ProtocolError):
+        unpack_frame((4, vectors))
 
 
 def _assert_sound(message: DataMessage) -> None:

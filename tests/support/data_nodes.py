@@ -11,7 +11,7 @@ from protocol.errors import ErrorBody
 from protocol.events import SequencedEvent
 from protocol.ids import CommandId, InstanceId, NodeId
 from protocol.state import ClusterState
-from protocol.tasks import ChatMessage, ChatTask
+from protocol.tasks import ChatMessage, ChatTask, EmbeddingTask, Task, VectorTask
 from skulkd.api.cancels import ClusterCancels
 from skulkd.api.remote_inference import ClusterInference
 from skulkd.cluster.data_link import DataLinks
@@ -56,16 +56,22 @@ class ScriptedWorker:
 
     def __init__(self) -> None:
         self.script = Script()
-        self.tasks: list[ChatTask] = []
+        self.tasks: list[Task] = []
         self.n_running = 0
         self.n_said = 0
         self._open: dict[CommandId, asyncio.Event] = {}
         self._tombstones = Tombstones()
         self._clock = LoopClock(asyncio.get_running_loop())
 
-    async def chat(
+    def chat(
         self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
     ) -> AsyncGenerator[Frame]:
+        return self._serve(task, take)
+
+    def vectors(self, instance_id: InstanceId, task: VectorTask) -> AsyncGenerator[Frame]:
+        return self._serve(task, None)
+
+    async def _serve(self, task: Task, take: TakeChunk | None) -> AsyncGenerator[Frame]:
         script = self.script
         if self._tombstones.take(task.command_id, now=self._clock.monotonic_s()):
             yield Failed(_cancelled())
@@ -261,6 +267,24 @@ async def ask(
             told.take(frame)
             if pause_s:
                 await sleep(pause_s)
+    finally:
+        await frames.aclose()
+    return told
+
+
+def an_embedding_task(n_texts: int) -> EmbeddingTask:
+    texts = tuple(f"text {number}" for number in range(n_texts))
+    return EmbeddingTask(command_id=a_command_id(1), model_id=MODEL, texts=texts)
+
+
+async def embed(node: DataNode, instance: int, task: EmbeddingTask, *, pause_s: float = 0.0) -> Got:
+    """Ask for vectors, as a client does that takes a pause after each frame."""
+    told = Got()
+    frames = node.inference.vectors(an_instance_id(instance), task)
+    try:
+        async for frame in frames:
+            told.take(frame)
+            await sleep(pause_s)
     finally:
         await frames.aclose()
     return told

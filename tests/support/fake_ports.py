@@ -48,7 +48,7 @@ from protocol.placements import (
 )
 from protocol.readings import Readings
 from protocol.state import ClusterState
-from protocol.tasks import ChatTask
+from protocol.tasks import ChatTask, VectorTask
 from skulkd.api.cancels import CancelHere, Cancels
 from skulkd.api.dependencies import ApiDependencies, NodeFace
 from skulkd.api.ports import CatalogModel
@@ -59,6 +59,7 @@ from skulkd.core.meters import queue_waits
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.tasks import Tasks
 from tests.support.fake_cluster import FakeAdmin, FakeCluster, FakeLogs, FakePeers
+from tests.support.text_engines import vectors_answer
 
 NODE: Final = NodeId("naaaaaaaaaaaaaaaa")
 CLUSTER: Final = ClusterId("kaaaaaaaaaaaaaaaa")
@@ -267,10 +268,13 @@ class FakeInference:
 
     def __init__(self) -> None:
         self.script: Sequence[ScriptItem] = plain_answer("Hello", " world")
+        self.vector_script: Sequence[ScriptItem] | None = None
+        """What `vectors` gives; None is what follows from the texts."""
         self.scripts: dict[InstanceId, Sequence[ScriptItem]] = {}
         self.script_of: Callable[[ChatTask], Sequence[ScriptItem]] | None = None
         """Where set, it goes before the others."""
         self.tasks: list[ChatTask] = []
+        self.vector_tasks: list[VectorTask] = []
         self.served: list[InstanceId] = []
         self.running: dict[CommandId, asyncio.Event] = {}
         self.n_closed_early = 0
@@ -278,15 +282,30 @@ class FakeInference:
         self.cancelled: list[CommandId] = []
         self.counted: list[tuple[InstanceId, ChatTask]] = []
 
-    async def chat(
+    def chat(
         self, instance_id: InstanceId, task: ChatTask, take: TakeChunk | None = None
     ) -> AsyncGenerator[Frame]:
         self.tasks.append(task)
+        return self._play(instance_id, task.command_id, self._script(instance_id, task), take)
+
+    def vectors(self, instance_id: InstanceId, task: VectorTask) -> AsyncGenerator[Frame]:
+        self.vector_tasks.append(task)
+        plain = self.vector_script or vectors_answer(task)
+        script = self.scripts.get(instance_id, plain)
+        return self._play(instance_id, task.command_id, script, None)
+
+    async def _play(
+        self,
+        instance_id: InstanceId,
+        command_id: CommandId,
+        script: Sequence[ScriptItem],
+        take: TakeChunk | None,
+    ) -> AsyncGenerator[Frame]:
         self.served.append(instance_id)
-        cancelled = self.running[task.command_id] = asyncio.Event()
+        cancelled = self.running[command_id] = asyncio.Event()
         is_over = False
         try:
-            for item in self._script(instance_id, task):
+            for item in script:
                 if isinstance(item, Pause | asyncio.Event):
                     if await _wait(item, cancelled):
                         is_over = True
@@ -301,7 +320,7 @@ class FakeInference:
                         continue
                 yield item
         finally:
-            del self.running[task.command_id]
+            del self.running[command_id]
             if not is_over:
                 self.n_closed_early += 1
 
@@ -466,8 +485,16 @@ FACE: Final = NodeFace(
 class NobodyElse:
     """Implements `Cancels` for a node without peers."""
 
+    def __init__(self) -> None:
+        self._here: list[CancelHere] = []
+
     def add_here(self, cancel_here: CancelHere) -> None:
-        """Nobody asks."""
+        """Name one more part of this node."""
+        self._here.append(cancel_here)
+
+    def cancel_here(self, command_id: CommandId) -> bool:
+        """Ask the parts of this node."""
+        return any(cancel_here(command_id) for cancel_here in self._here)
 
     async def cancel_elsewhere(self, command_id: CommandId) -> bool:
         """Nobody can be asked."""

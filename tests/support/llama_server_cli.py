@@ -10,7 +10,7 @@ import stat
 import sys
 from pathlib import Path
 
-from engines.llama_server.arguments import ServerSettings, hosted_parameters
+from engines.llama_server.arguments import EmbeddingMode, ServerSettings, hosted_parameters
 
 VERSION_TEXT = "version: 4711 (0ddba11)\nbuilt with nothing for tests"
 
@@ -39,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
         flags.add_argument(name, action="store_true", required=True)
     flags.add_argument("--embeddings", action="store_true")
     flags.add_argument("--pooling", choices=("none", "mean", "cls", "last", "rank"))
+    flags.add_argument("--batch-size", type=int)
+    flags.add_argument("--ubatch-size", type=int, default=512)
     return flags
 
 
@@ -51,7 +53,8 @@ def main(arguments: list[str]) -> None:
         sys.stdout.write("Available devices:\n  (none)\n")
         return
     given = parser().parse_args(arguments)
-    pooling = "mean_pooling" if given.pooling == "mean" else "own_pooling"
+    modes: dict[str, EmbeddingMode] = {"mean": "mean_pooling", "rank": "rank_pooling"}
+    pooling = modes.get(given.pooling, "own_pooling")
     settings = ServerSettings(
         model_path=given.model,
         socket_path=given.host,
@@ -60,6 +63,7 @@ def main(arguments: list[str]) -> None:
         n_threads=given.threads,
         n_gpu_layers=given.n_gpu_layers,
         embeddings=pooling if given.embeddings else "off",
+        text_tokens=given.ubatch_size,
     )
     from engines.llama_server import hosted  # a test process must not load the library
 

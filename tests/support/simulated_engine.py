@@ -12,6 +12,7 @@ from engines.base import (
     LaunchSpec,
     LoadSpec,
     LoadStatus,
+    Vectors,
 )
 from protocol.cards import EngineName
 from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Usage
@@ -113,9 +114,18 @@ class SimulatedClient:
         is_alive = await process.lives_for(pause_s)
         return is_alive and index != mood.stalls_after
 
-    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
+    async def embed(self, texts: tuple[str, ...]) -> Vectors:
         """Refuse: the simulated models generate text."""
-        raise EngineError("engine.unsupported", f"no embeddings of {len(inputs)} inputs")
+        raise EngineError("engine.unsupported", f"no embeddings of {len(texts)} texts")
+
+    async def rerank(self, query: str, documents: tuple[str, ...]) -> Vectors:
+        """Refuse: the simulated models generate text."""
+        raise EngineError("engine.unsupported", f"no scores of {len(documents)} for {query}")
+
+    async def count_text(self, text: str) -> int:
+        """Count words."""
+        await asyncio.sleep(_HOP_S)
+        return len(text.split())
 
     async def count_tokens(self, task: ChatTask) -> int:
         """Count words."""

@@ -68,6 +68,7 @@ from protocol.readings import (
     TransferReading,
 )
 from protocol.tasks import ChatMessage, ChatTask
+from protocol.vectors import pack_vector
 from tests.support import command_examples
 from tests.support.builders import (
     MODEL,
@@ -188,6 +189,7 @@ FRAMES: Final[Mapping[str, Frame]] = {
         (ToolCallDelta(0, "call-1", "look", "{}"),),
         (TokenLogprob("a", -0.5, (("b", -1.5),)),),
     ),
+    "Chunk of vectors": Chunk(vectors=(pack_vector((0.5, -1.0)), pack_vector((0.25, 2.0)))),
     "Finished": Finished("stop", Usage(12, 3, 4, 20.5, 100.25)),
     "Failed": Failed(an_error("engine.gone", "the engine is gone")),
 }

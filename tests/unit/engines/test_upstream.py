@@ -1,6 +1,7 @@
 import asyncio
 import json
 import tempfile
+from base64 import b64encode
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
@@ -8,7 +9,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from engines.base import Endpoint, EngineStatistics, LoadStatus
+from engines.base import Endpoint, EngineStatistics, LoadStatus, Vectors
 from engines.http_client import HttpTimeouts
 from engines.output.markup import MARKUPS
 from engines.output.split_frames import OutputRules
@@ -16,6 +17,7 @@ from engines.upstream import UpstreamClient
 from protocol.data_frames import Chunk, Failed, Finished, Frame, Started
 from protocol.errors import EngineError
 from protocol.tasks import ChatMessage, ChatTask, ToolDefinition
+from protocol.vectors import pack_vector
 from tests.support.builders import MODEL, a_command_id
 
 Answers = dict[str, tuple[int, object]]
@@ -182,14 +184,54 @@ def test_tokens_are_counted_on_the_rendered_prompt() -> None:
     assert asked[1][1] == {"content": "<user>hi", "add_special": True, "parse_special": True}
 
 
-def test_embeddings_come_in_the_order_of_the_inputs() -> None:
-    data = [{"index": 1, "embedding": [1.0]}, {"index": 0, "embedding": [0.0]}]
+def encoded(*numbers: float) -> str:
+    return b64encode(pack_vector(numbers)).decode()
+
+
+USED = {"usage": {"prompt_tokens": 5, "total_tokens": 5}}
+
+
+def test_embeddings_come_in_the_order_of_the_texts() -> None:
+    data = [{"index": 1, "embedding": encoded(1, 2)}, {"index": 0, "embedding": encoded(0.5, 0)}]
 
     async def story(client: UpstreamClient) -> None:
-        assert await client.embed(("a", "b")) == ((0.0,), (1.0,))
+        vectors = (pack_vector((0.5, 0)), pack_vector((1, 2)))
+        assert await client.embed(("a", "b")) == Vectors(vectors, 5)
         assert await code_of(client.embed(("a",))) == "engine.request_failed"
 
-    play(story, {"/v1/embeddings": (200, {"data": data})})
+    asked = play(story, {"/v1/embeddings": (200, {"data": data, **USED})})
+    assert asked[0][1] == {"input": ["a", "b"], "encoding_format": "base64"}
+
+
+@pytest.mark.parametrize(
+    "embedding", ["", "AAAA", "not base64", encoded(float("nan")), encoded(1, float("inf")), None]
+)
+def test_an_embedding_that_is_none_is_refused(embedding: str | None) -> None:
+    async def story(client: UpstreamClient) -> None:
+        assert await code_of(client.embed(("a",))) == "engine.request_failed"
+
+    data = [{"index": 0, "embedding": embedding}]
+    play(story, {"/v1/embeddings": (200, {"data": data, **USED})})
+
+
+def test_scores_come_in_the_order_of_the_documents() -> None:
+    results = [{"index": 1, "relevance_score": 0.75}, {"index": 0, "relevance_score": -2}]
+
+    async def story(client: UpstreamClient) -> None:
+        vectors = (pack_vector((-2,)), pack_vector((0.75,)))
+        assert await client.rerank("q", ("a", "b")) == Vectors(vectors, 5)
+        assert await code_of(client.rerank("q", ("a",))) == "engine.request_failed"
+
+    asked = play(story, {"/v1/rerank": (200, {"results": results, **USED})})
+    assert asked[0][1] == {"query": "q", "documents": ["a", "b"]}
+
+
+def test_a_score_beyond_float32_is_refused() -> None:
+    async def story(client: UpstreamClient) -> None:
+        assert await code_of(client.rerank("q", ("a",))) == "engine.request_failed"
+
+    results = [{"index": 0, "relevance_score": 1e300}]
+    play(story, {"/v1/rerank": (200, {"results": results, **USED})})
 
 
 def test_an_engine_without_embeddings_says_unsupported() -> None:

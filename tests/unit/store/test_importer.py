@@ -40,6 +40,12 @@ def test_a_model_that_pools_is_for_embeddings(tmp_path: Path) -> None:
     assert (card.tasks, card.capabilities) == (("TextEmbedding",), ("embedding",))
 
 
+def test_a_model_that_pools_to_a_score_ranks(tmp_path: Path) -> None:
+    path = GgufBuilder(metadata={"llama.pooling_type": 4}).write(tmp_path / "r.gguf")
+    card = card_from_gguf(path)
+    assert (card.tasks, card.capabilities) == (("TextRerank",), ("rerank",))
+
+
 def test_a_link_is_followed_and_kept_by_its_name(tmp_path: Path) -> None:
     blob = GgufBuilder().write(tmp_path / "blobs" / "abc")
     link = tmp_path / "model.gguf"

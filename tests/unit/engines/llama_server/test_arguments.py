@@ -22,6 +22,7 @@ SETTINGS = ServerSettings(
     n_threads=3,
     n_gpu_layers=0,
     embeddings="off",
+    text_tokens=2048,
 )
 
 
@@ -71,6 +72,7 @@ def test_layers_go_to_the_device_that_was_planned(compute: Compute, is_offloaded
         (("TextGeneration",), ()),
         (("TextEmbedding",), ("--embeddings",)),
         (("TextGeneration", "TextEmbedding"), ("--embeddings", "--pooling", "mean")),
+        (("TextRerank",), ("--embeddings", "--pooling", "rank")),
     ],
 )
 def test_embeddings_are_pooled_by_the_model_if_it_can(
@@ -78,8 +80,37 @@ def test_embeddings_are_pooled_by_the_model_if_it_can(
 ) -> None:
     settings = settings_of(a_spec(tasks=tasks))
     plain = binary_argv("x", replace(settings, embeddings="off"))
-    assert binary_argv("x", settings) == plain + flags
-    assert hosted_parameters(settings)["has_mean_pooling"] is ("mean" in flags)
+    argv = list(binary_argv("x", settings))
+    for name in ("--batch-size", "--ubatch-size"):
+        if flags:
+            at = argv.index(name)
+            assert argv[at + 1] == str(settings.text_tokens)
+            del argv[at : at + 2]
+    assert tuple(argv) == plain + flags
+    assert hosted_parameters(settings)["pooling"] == (flags[2] if len(flags) > 1 else "")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "context_tokens", "text_tokens"),
+    [
+        (("TextEmbedding",), 512, 512),
+        (("TextEmbedding",), 8192, 8192),
+        (("TextEmbedding",), 32768, 8192),
+        (("TextRerank",), 1024, 1024),
+        (("TextGeneration", "TextEmbedding"), 32768, 2048),
+    ],
+)
+def test_a_text_fits_one_batch_and_a_batch_fits_the_memory(
+    tasks: tuple[ModelTask, ...], context_tokens: int, text_tokens: int
+) -> None:
+    settings = settings_of(replace(a_spec(tasks=tasks), context_tokens=context_tokens))
+    hosted = hosted_parameters(settings)
+    assert settings.text_tokens == hosted["n_batch"] == hosted["n_ubatch"] == text_tokens
+
+
+def test_a_text_model_keeps_the_batches_of_its_engine() -> None:
+    assert {"n_batch", "n_ubatch"}.isdisjoint(hosted_parameters(SETTINGS))
+    assert {"--batch-size", "--ubatch-size"}.isdisjoint(binary_argv("x", SETTINGS))
 
 
 def test_nothing_is_downloaded_and_no_page_is_served() -> None:

@@ -3,8 +3,9 @@ from dataclasses import fields
 
 import pytest
 
-from engines.scripted.script import Script, Utterance, count_tokens, embedding, render
+from engines.scripted.script import Script, Utterance, count_tokens, embedding, render, score
 from protocol.cards import ScriptedSection
+from protocol.vectors import numbers_of
 
 REPLY = "one two  three"
 
@@ -29,7 +30,11 @@ def a_script(*, reply: str = REPLY, repeat: bool = False, split_utf8: bool = Fal
 
 def test_a_script_has_every_field_of_a_card() -> None:
     of_card = set(ScriptedSection.model_fields)
-    assert {field.name for field in fields(Script)} == of_card | {"slots", "context_tokens"}
+    assert {field.name for field in fields(Script)} == of_card | {
+        "slots",
+        "context_tokens",
+        "dimensions",
+    }
 
 
 def test_a_word_is_a_token_with_the_blanks_before_it() -> None:
@@ -76,7 +81,12 @@ def test_the_prompt_is_counted_in_words() -> None:
 
 
 def test_an_embedding_has_length_one_and_depends_on_the_text() -> None:
-    assert math.isclose(sum(value * value for value in embedding("a fox")), 1.0)
-    assert embedding("a fox") == embedding("a fox")
-    assert embedding("a fox") != embedding("the sea")
-    assert len(embedding("")) == 8
+    one = embedding("a fox", 8)
+    assert math.isclose(sum(value * value for value in numbers_of(one)), 1.0, rel_tol=1e-6)
+    assert one == embedding("a fox", 8) != embedding("the sea", 8)
+    assert [len(embedding(text, 4096)) for text in ("", "x", "x" * 9000)] == [4 * 4096] * 3
+
+
+def test_a_score_is_the_share_of_the_words_that_a_document_has() -> None:
+    scores = [score("A red fox", text) for text in ("the red fox", "nothing", "fox a red", "")]
+    assert scores == [2 / 3, 0.0, 1.0, 0.0]

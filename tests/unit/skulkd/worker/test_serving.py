@@ -12,6 +12,7 @@ from skulkd.runtime.clock import SystemClock
 from skulkd.worker.serving import OpenStream, Serving, StreamEndedError
 from skulkd.worker.slots import SlotLimits, Slots
 from tests.support.builders import a_command_id
+from tests.support.text_engines import NoVectors
 from tests.support.turns import run, settle
 
 STOPPING = ErrorBody(code="cluster.stopping", message="stopping")
@@ -19,7 +20,7 @@ CANCELLED = ErrorBody(code="request.cancelled", message="cancelled")
 DONE = Finished("stop", Usage(1, 1))
 
 
-class FakeEngine:
+class FakeEngine(NoVectors):
     """Says one word, then waits until it may finish; knows whether its stream was closed."""
 
     def __init__(self) -> None:
@@ -42,9 +43,6 @@ class FakeEngine:
 
     async def count_tokens(self, task: ChatTask) -> int:
         return 1
-
-    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-        return ()
 
     async def statistics(self) -> EngineStatistics:
         return EngineStatistics(slots=1, slots_busy=0, context_tokens=1)

@@ -14,10 +14,11 @@ from skulkd.runtime.clock import LoopClock, SystemClock
 from skulkd.runtime.virtual_time import run_virtual
 from skulkd.worker.slots import SlotLimits, Slots
 from tests.support.builders import a_command_id
+from tests.support.text_engines import NoVectors
 from tests.support.turns import run, settle
 
 
-class CountingClient:
+class CountingClient(NoVectors):
     """Counts prompts as the test says; serves nothing."""
 
     def __init__(self, prompt_tokens: int | None = 10) -> None:
@@ -38,9 +39,6 @@ class CountingClient:
 
     def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         raise AssertionError("slots do not chat")
-
-    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-        return ()
 
     async def statistics(self) -> EngineStatistics:
         return EngineStatistics(slots=1, slots_busy=0, context_tokens=1)

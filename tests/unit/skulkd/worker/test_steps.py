@@ -21,9 +21,10 @@ from tests.support.builders import (
     a_scripted_card,
     an_engine,
 )
+from tests.support.text_engines import NoVectors
 
 
-class FakeClient:
+class FakeClient(NoVectors):
     """Answers as the test says."""
 
     def __init__(self, *statuses: LoadStatus, frames: tuple[Frame, ...] = ()) -> None:
@@ -37,9 +38,6 @@ class FakeClient:
         assert task.max_tokens == 1
         for frame in self.frames:
             yield frame
-
-    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-        raise EngineError("engine.unsupported", "no embeddings")
 
     async def count_tokens(self, task: ChatTask) -> int:
         return 1
@@ -209,11 +207,14 @@ def test_a_probe_needs_a_finished_answer() -> None:
     run_virtual(story)
 
 
-def test_an_embedding_model_is_probed_by_embedding() -> None:
-    card = a_scripted_card().model_copy(update={"tasks": ("TextEmbedding",)})
+@pytest.mark.parametrize(
+    ("task", "refusal"), [("TextEmbedding", "no embeddings"), ("TextRerank", "no scores")]
+)
+def test_a_model_that_makes_vectors_is_probed_by_one(task: str, refusal: str) -> None:
+    card = a_scripted_card().model_copy(update={"tasks": (task,)})
 
     async def story() -> None:
-        with pytest.raises(RunnerError, match="no embeddings") as caught:
+        with pytest.raises(RunnerError, match=refusal) as caught:
             await steps.probe(FakeClient(), card, a_command_id())
         assert caught.value.details == {"cause": "engine.unsupported"}
 

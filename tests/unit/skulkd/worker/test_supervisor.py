@@ -54,6 +54,7 @@ from tests.support.builders import (
     an_engine,
     an_instance_id,
 )
+from tests.support.text_engines import NoVectors
 
 CARD = a_scripted_card(size_bytes=100 * MIB)
 LIMIT_S = 7200.0
@@ -136,7 +137,7 @@ class FakeProcess:
             self._exited.set()
 
 
-class FakeEngine:
+class FakeEngine(NoVectors):
     """Engine, client and launcher in one: all of them speak to one process."""
 
     def __init__(self, script: Script) -> None:
@@ -180,9 +181,6 @@ class FakeEngine:
             await sleep(0.1)
             yield Chunk(text="word ")
         yield Finished("length", Usage(1, max(1, self.script.words)))
-
-    async def embed(self, inputs: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-        return ()
 
     async def count_tokens(self, task: ChatTask) -> int:
         return 1
