@@ -143,7 +143,7 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> OllamaCall:
 
 
 def parse_generate(body: Fields, *, command_id: CommandId) -> OllamaCall:
-    """Read a request of `/api/generate`: one turn, which the model's own template renders.
+    """Read a request of `/api/generate`: one turn, or with `raw` a text to go on with as it is.
 
     Raises:
         RequestError: As of `parse_chat`.
@@ -153,15 +153,25 @@ def parse_generate(body: Fields, *, command_id: CommandId) -> OllamaCall:
     prompt = read_text(body, "prompt")
     if not prompt:
         wrong("prompt", "a string", prompt)
-    turns = [ChatMessage(role="user", content=prompt)]
     system = read_text(body, "system")
+    if read_flag(body, "raw"):
+        if system:
+            unsupported("system", "has no place in a `raw` prompt", "Write it into the prompt.")
+        if body.get("format"):
+            unsupported("format", "is served for turns, not for a `raw` prompt", "Leave one out.")
+        return _call("generate", body, command_id, prompt=prompt)
+    turns = [ChatMessage(role="user", content=prompt)]
     if system:
         turns.insert(0, ChatMessage(role="system", content=system))
     return _call("generate", body, command_id, tuple(turns))
 
 
 def _call(
-    kind: Kind, body: Fields, command_id: CommandId, messages: tuple[ChatMessage, ...]
+    kind: Kind,
+    body: Fields,
+    command_id: CommandId,
+    messages: tuple[ChatMessage, ...] = (),
+    prompt: str | None = None,
 ) -> OllamaCall:
     options = _options(body.get("options"))
     stream = read_flag(body, "stream")
@@ -171,6 +181,7 @@ def _call(
         command_id=command_id,
         model_id=model_id_of(body),
         messages=messages,
+        prompt=prompt,
         sampling=_sampling(options),
         max_tokens=_max_tokens(options),
         stop=_stop(options.get("options.stop")),
@@ -280,12 +291,10 @@ def _ends_at_once(keep_alive: object) -> bool:
 
 
 def _refuse_other_prompts(body: Fields) -> None:
-    if read_flag(body, "raw"):
-        unsupported(
-            "raw", "is not served: the model's template renders every prompt", "Leave it out."
-        )
     if read_text(body, "template"):
-        unsupported("template", "cannot be set: the model has its own", "Send turns to /api/chat.")
+        unsupported(
+            "template", "cannot be set: the model has its own", "Render it yourself, with `raw`."
+        )
     if read_text(body, "suffix"):
         unsupported("suffix", "is not served: nothing is filled in", "Leave it out.")
     if body.get("context"):

@@ -183,10 +183,22 @@ def test_what_cannot_be_is_refused_by_name(fields: dict[str, Any], param: str) -
     assert len(refused.value.message) < 200
 
 
+def test_a_raw_prompt_goes_to_the_model_as_it_is() -> None:
+    task = a_prompt(prompt="<s>x", raw=True, options={"num_predict": 3})
+    assert (task.prompt, task.messages, task.max_tokens) == ("<s>x", (), 3)
+    assert a_prompt(raw=False).prompt is None
+
+
 @pytest.mark.parametrize(
     "fields",
-    [{"raw": True}, {"template": "{{ .Prompt }}"}, {"suffix": "}"}, {"context": [1, 2]},
-     {"images": ["aGk="]}],
+    [
+        {"system": "s", "raw": True},
+        {"format": "json", "raw": True},
+        {"template": "{{ .Prompt }}"},
+        {"suffix": "}"},
+        {"context": [1, 2]},
+        {"images": ["aGk="]},
+    ],
 )  # fmt: skip
 def test_prompts_of_other_kinds_are_refused_by_name(fields: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as refused:
