@@ -1,6 +1,5 @@
 """Requests for responses, mutated in several places at once: a task, or a refusal by name."""
 
-import copy
 import random
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 from protocol.errors import RequestError
 from protocol.ids import CommandId
 from skulkd.api.dialects.openai_responses import parse_responses
-from tests.support.junk import JUNK, places
+from tests.support.junk import mutated
 
 COMMAND: Final = CommandId("aaaaaa-aaaaaaaaaaaaaaaaaaaa")
 TOOL: Final = {"type": "function", "name": "run", "parameters": {"type": "object"}}
@@ -42,32 +41,6 @@ AGENT: Final[dict[str, Any]] = {
 }
 
 
-def mutated(chance: random.Random) -> dict[str, Any]:
-    """Copy the request with something removed, replaced or moved at one to four places."""
-    body = copy.deepcopy(AGENT)
-    for _ in range(chance.randint(1, 4)):
-        all_places = list(places(body))
-        place, other = chance.choice(all_places), chance.choice(all_places)
-        parent = _at(body, place[:-1])
-        match chance.randrange(3):
-            case 0:
-                del parent[place[-1]]
-            case 1:
-                parent[place[-1]] = copy.deepcopy(chance.choice(JUNK))
-            case _:
-                parent[place[-1]] = copy.deepcopy(_at(body, other))
-        if not body:
-            break
-    return body
-
-
-def _at(body: dict[str, Any], place: tuple[str | int, ...]) -> Any:  # ruff: ignore[any-type]  JSON
-    value: Any = body
-    for key in place:
-        value = value[key]
-    return value
-
-
 def test_the_request_is_one_without_mutations() -> None:
     assert len(parse_responses(AGENT, command_id=COMMAND).task.messages) == 6
 
@@ -77,7 +50,7 @@ def test_the_request_is_one_without_mutations() -> None:
 def test_a_mutated_request_is_a_task_or_a_refusal_by_name(chance: random.Random) -> None:
     refusal: RequestError | None = None
     try:
-        assert parse_responses(mutated(chance), command_id=COMMAND).task.messages
+        assert parse_responses(mutated(AGENT, chance), command_id=COMMAND).task.messages
     except RequestError as error:
         refusal = error
     except ValidationError:

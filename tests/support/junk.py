@@ -1,6 +1,7 @@
 """A request with something in it that does not belong there, at every place of it."""
 
 import copy
+import random
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -33,3 +34,29 @@ def with_junk(full: dict[str, Any], place: Place) -> Iterator[dict[str, Any]]:
             target = target[key]
         target[place[-1]] = junk
         yield body
+
+
+def mutated(full: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """Copy a request with something removed, replaced or moved at one to four places."""
+    body = copy.deepcopy(full)
+    for _ in range(chance.randint(1, 4)):
+        all_places = list(places(body))
+        place, other = chance.choice(all_places), chance.choice(all_places)
+        parent = _at(body, place[:-1])
+        match chance.randrange(3):
+            case 0:
+                del parent[place[-1]]
+            case 1:
+                parent[place[-1]] = copy.deepcopy(chance.choice(JUNK))
+            case _:
+                parent[place[-1]] = copy.deepcopy(_at(body, other))
+        if not body:
+            break
+    return body
+
+
+def _at(body: dict[str, Any], place: tuple[str | int, ...]) -> Any:  # ruff: ignore[any-type]  JSON
+    value: Any = body
+    for key in place:
+        value = value[key]
+    return value
