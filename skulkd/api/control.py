@@ -32,6 +32,7 @@ from skulkd.api.http import Answer, Reply, Request, json_reply
 from skulkd.api.json_body import decode_object
 from skulkd.api.query import refuse_unknown, whole_number
 from skulkd.api.views import instance_view
+from skulkd.core.placement.explain import nearest_refusal
 
 BodyT = TypeVar("BodyT", bound=FrozenModel)
 
@@ -368,8 +369,8 @@ def chosen_plan(outcome: PlacementOutcome, plan_id: str | None) -> Plan:
     """Take the plan that was asked for, or the best one.
 
     Raises:
-        DocumentedError: `placement.facts_missing`, `placement.plan_changed`, or the first refusal
-            with the arithmetic of all.
+        DocumentedError: `placement.facts_missing`, `placement.plan_changed`, or the nearest
+            refusal with the arithmetic of all.
     """
     documents = Attachments(refusals=outcome.refusals, missing_facts=outcome.missing_facts)
     if outcome.plans:
@@ -397,4 +398,4 @@ def chosen_plan(outcome: PlacementOutcome, plan_id: str | None) -> Plan:
             "no node may hold the model: all are excluded, or none takes models",
             remediation="Exclude fewer nodes; see `skulk status`.",
         )
-    raise DocumentedError(error_of(outcome.refusals[0].error), documents)
+    raise DocumentedError(error_of(nearest_refusal(outcome.refusals).error), documents)

@@ -1,5 +1,6 @@
 """The arithmetic of placement as text: what operators read in plans, refusals and errors."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from protocol.errors import ErrorCode, PlacementError
@@ -78,6 +79,11 @@ def outcome_error(outcome: PlacementOutcome, model_id: ModelId) -> PlacementErro
         details=nearest.details,
         retry_after_s=nearest.retry_after_s,
     )
+
+
+def nearest_refusal(refusals: Sequence[Refusal]) -> Refusal:
+    """Give the refusal that came nearest to fitting: the first of those that came equally near."""
+    return min(refusals, key=_distance)
 
 
 def _distance(refusal: Refusal) -> tuple[int, int]:

@@ -70,6 +70,20 @@ def test_placing_answers_202_with_the_plan_and_one_id() -> None:
     with_api(story, daemon_with(PlacementOutcome(plans=(PLAN,))))
 
 
+def test_of_several_refusals_the_one_that_came_nearest_is_the_answer() -> None:
+    other = ErrorBody(code="placement.no_node", message="beta: is not among the nodes asked for")
+    drained = ErrorBody(code="placement.node_draining", message="alpha: is drained")
+    refusals = tuple(Refusal(node_id=NODE, error=error) for error in (other, drained))
+
+    async def story(api: Api) -> None:
+        reply = await api.client.post("/place_instance", json={"model_id": MODEL})
+        assert reply.status_code == 409
+        error = read_answer(ErrorDocument, reply.content).error
+        assert (error.skulk_code, error.message) == ("placement.node_draining", "alpha: is drained")
+
+    with_api(story, daemon_with(PlacementOutcome(refusals=refusals)))
+
+
 def test_unknown_fields_are_refused_by_name() -> None:
     async def story(api: Api) -> None:
         reply = await api.client.post("/place_instance", json={"model_id": MODEL, "nodez": []})
