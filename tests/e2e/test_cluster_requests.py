@@ -12,6 +12,7 @@ from tests.support.chat_client import answer_text, ask, chat_stream
 from tests.support.cluster import Cluster, cluster_of, running_cluster, stopped_process
 from tests.support.daemon import Daemon, wait_until
 from tests.support.patience import allowed_s
+from tests.support.prometheus_text import ReadFamily, read_metrics
 from tests.support.scripted_models import add_scripted_model, add_slow_talker
 
 QUICK = "scripted/quick"
@@ -93,6 +94,33 @@ def test_b09_a_prompt_of_2_mb_is_served_or_refused_and_the_nodes_go_on(cluster: 
     )
     assert answer.status_code in {200, 400, 413}, answer.text
     assert answer_text(ask(cluster[0], QUICK))
+
+
+def test_metrics_of_a_request_are_its_takers_and_of_its_slot_its_servers(cluster: Cluster) -> None:
+    taker, server = cluster[0], cluster[1]
+    before = metrics_of(taker)["skulk_inference_requests_total"].samples
+    answer = taker.http.post(
+        "/bench/chat/completions",
+        json={"model": QUICK, "messages": [{"role": "user", "content": "hi"}]},
+    ).json()
+    assert answer["generation_stats"]["generation_tokens"] > 0
+    after = metrics_of(taker)
+    counted = after["skulk_inference_requests_total"]
+    assert sum(counted.samples.values()) == sum(before.values()) + 1
+    assert after["skulk_queue_wait_seconds"].samples == {}
+    assert after["skulk_instance_slots"].samples == {}
+    assert after["skulk_cluster_nodes"].value(liveness="alive") == len(list(cluster))
+    # The server's, through the taker.
+    of_server = metrics_of(taker, node=server.root.name)
+    assert of_server["skulk_queue_wait_seconds"].value("_count", model=QUICK) >= 1
+    assert of_server["skulk_instance_slots"].value(model=QUICK) == 10
+    assert of_server["skulk_engine_info"].value(engine="scripted") == 1
+
+
+def metrics_of(asked: Daemon, **query: str) -> dict[str, ReadFamily]:
+    reply = asked.http.get("/metrics", params=query)
+    assert reply.status_code == 200, reply.text
+    return read_metrics(reply.text)
 
 
 def test_all_nodes_are_told_what_an_instance_does(cluster: Cluster) -> None:
