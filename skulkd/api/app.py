@@ -6,6 +6,7 @@ The order is fixed and short. Who is addressed (Host), from where (Origin), whic
 
 import asyncio
 import logging
+from functools import partial
 from typing import Final, final
 
 from protocol.control_api import COMMAND_ID_HEADER
@@ -16,6 +17,7 @@ from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.errors import CLIENT_CLOSED_REQUEST, bug, error_reply, status_of
 from skulkd.api.http import Answer, AsgiScope, Header, Receive, Request, Send
 from skulkd.api.interrupt import stopping
+from skulkd.api.openapi import ApiDescription
 from skulkd.api.origin import HostPolicy, check_origin, cors_headers, preflight
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.peer_api import PeerApiServer
@@ -71,6 +73,9 @@ class ApiApp:
         self._others = OtherNodes(deps)
         self._services = Services.build(deps, self._others)
         self.routes = build_routes(self._services)
+        self._services.reference.describe = partial(
+            ApiDescription, self.routes, version=deps.face.version
+        )
         self._table = RouteTable(self.routes)
         self._hosts = HostPolicy(deps.face.hostname, deps.allowed_hosts)
         self._authenticator = Authenticator(deps.state, deps.clock)

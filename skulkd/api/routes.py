@@ -23,6 +23,7 @@ from skulkd.api.moves import MoveRoutes
 from skulkd.api.ollama import OllamaRoutes
 from skulkd.api.ops import OpsRoutes
 from skulkd.api.other_nodes import OtherNodes
+from skulkd.api.reference import ReferenceRoutes
 from skulkd.api.session_routes import SessionRoutes
 from skulkd.api.store import StoreRoutes
 from skulkd.api.vectors import VectorService
@@ -90,6 +91,7 @@ class Services:
     logs: LogRoutes
     ops: OpsRoutes
     metrics: MetricsRoute
+    reference: ReferenceRoutes
     admin: AdminRoutes
     sessions: SessionRoutes
 
@@ -111,6 +113,7 @@ class Services:
             logs=LogRoutes(deps, others),
             ops=OpsRoutes(deps),
             metrics=MetricsRoute(deps),
+            reference=ReferenceRoutes(),
             admin=AdminRoutes(deps),
             sessions=SessionRoutes(deps),
         )
@@ -269,6 +272,8 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _get("/v1/keys", "admin", ops.keys),
         _post("/v1/keys", "admin", ops.create_key),
         _delete("/v1/keys/{key_id}", "admin", ops.revoke_key),
+        _get("/openapi.json", "open", services.reference.document),
+        _get("/docs", "open", services.reference.page),
         _get("/", "open", ops.root),
         *_node_routes(services),
     )

@@ -36,6 +36,7 @@ def key_of(daemon: FakeDaemon, scope: str, **changes: object) -> str:
     return fresh.text
 
 
+DESCRIPTIONS = {"/openapi.json", "/docs"}
 OPEN_PROBES = {"/ollama", "/ollama/"} | {
     f"/ollama/api/{alias}version" for alias in ("", "api/", "v1/")
 }
@@ -58,7 +59,14 @@ def test_every_route_declares_a_scope_and_nothing_state_changing_is_open() -> No
         if route.method != "GET":
             assert route.scope != "open", route.path
         if route.scope == "open":
-            assert route.path in {"/", "/health", "/version", "/node_id", *OPEN_PROBES}
+            assert route.path in {
+                "/",
+                "/health",
+                "/version",
+                "/node_id",
+                *OPEN_PROBES,
+                *DESCRIPTIONS,
+            }
         if route.path.startswith(("/v1/keys", "/v1/api")):
             assert route.scope == "admin"
 
