@@ -117,6 +117,12 @@ def drain_node(
     deadline_s = _deadline_s(deadline, force=force)
     path = path_of("/v1/nodes/{}/drain", target)
     plan = session.client.post(path, DrainDocument, DrainBody(deadline_s=deadline_s, dry_run=True))
+    for one in plan.stops:
+        if one.elsewhere and not one.copies:
+            session.narrate(
+                f"To keep {one.model_id} served, move it first: `skulk move {one.instance_id} "
+                f"--nodes {one.elsewhere}`."
+            )
     if dry_run:
         _show_drain(session, plan, "would be drained")
         return None

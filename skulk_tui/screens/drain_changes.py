@@ -81,7 +81,7 @@ def _what_is_left(one: DrainedInstance) -> str:
     if one.copies:
         return f"Other nodes go on with {one.copies} more."
     if one.elsewhere:
-        return f"Nothing is left of it; it could be placed on {one.elsewhere}."
+        return f"Nothing is left of it; it could be moved to {one.elsewhere} first."
     return "Nothing is left of it, and no other node could take it."
 
 

@@ -120,6 +120,7 @@ class InstanceRoutes:
 
     async def stop(self, request: Request) -> Answer:
         """`DELETE /instance/{instance_id}`: now, or once it has answered (`drain_s`)."""
+        refuse_unknown(request, {"drain_s"})
         instance = find_instance(self._deps, request)
         drain_s = whole_number(request, "drain_s", 0)
         if drain_s > MAX_DRAIN_S:

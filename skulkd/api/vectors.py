@@ -28,7 +28,7 @@ MAX_VECTOR_BYTES: Final = 16 << 20
 """Of one answer; as text it is five times as long."""
 _OFF_LOOP_BYTES: Final = 64 << 10
 """From here on a thread writes the answer."""
-_RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.gone"})
+_RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.draining", "engine.gone"})
 _RETRY_S: Final = 1
 
 

@@ -139,9 +139,15 @@ def _about_the_rest(state: ClusterState, event: Event) -> tuple[bool, str] | Non
             return is_known, f"attempt {event.runner.attempt} of {event.instance_id}"
         case InstancePlaced():
             instance_id = event.instance.instance_id
-            return instance_id not in state.instances, f"a free place for {instance_id}"
+            is_free = instance_id not in state.instances and _takes_models(state, event.instance)
+            return is_free, f"a free place for {instance_id}"
         case _:
             return None
+
+
+def _takes_models(state: ClusterState, instance: Instance) -> bool:
+    members = (state.members.get(shard.node_id) for shard in instance.plan.shards)
+    return all(member is None or member.drain_since_ms is None for member in members)
 
 
 def _bounds(state: ClusterState) -> Iterator[str]:

@@ -75,7 +75,7 @@ def test_a_drain_shows_what_stops_and_what_is_left_and_sends_what_was_seen(
             await seat.until_shows("den-02")
             await command(seat, "drain den-02")
             await seat.until_shows(
-                "Drain den-02", QWEN, "3 requests", "it could be placed on attic-mini",
+                "Drain den-02", QWEN, "3 requests", "it could be moved to attic-mini first",
                 "no other node could take it.", "4.0 GiB too little", "skulk node drain den-02",
                 "d drain (up to 60 s)", "x drain now",
             )  # fmt: skip

@@ -100,6 +100,7 @@ def test_a_dry_run_shows_what_a_drain_stops_and_where_it_could_run(node: FakeNod
     ran = skulk("node", "drain", "studio", "--dry-run", node=node.url)
     assert ran.code == 0, ran.err
     assert "would be drained" in ran.out
+    assert "skulk move" not in ran.err  # a copy goes on
     first, second = [line for line in ran.out.splitlines() if line.startswith("test/")]
     assert first.split() == [MODEL, "3", "1", "attic"]
     assert "no other node: attic: 4.0 GiB too little" in second
@@ -134,6 +135,13 @@ def test_a_drain_by_force_gives_no_time_and_none_that_is_not_waited_for_is_watch
     assert "draining" in ran.out
     assert [asked.body["deadline_s"] for asked in node.asked("POST", DRAIN_ROUTE)] == [0, 0]
     assert node.asked("GET", "/v1/cluster") == []
+
+
+def test_what_could_be_moved_first_is_told_with_the_command(node: FakeNode) -> None:
+    alone = STOPS[0].model_copy(update={"copies": 0})
+    node.on("POST", DRAIN_ROUTE, DRAIN.model_copy(update={"stops": (alone,)}))
+    ran = skulk("node", "drain", "studio", "--dry-run", node=node.url)
+    assert f"skulk move {an_instance_id()} --nodes attic" in ran.err
 
 
 def test_the_question_before_a_drain_names_the_cost(node: FakeNode) -> None:

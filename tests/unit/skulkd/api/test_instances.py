@@ -307,6 +307,7 @@ def test_a_stop_may_give_time_within_bounds_to_what_is_being_answered() -> None:
             assert refused.status_code == 400, wrong
             error = read_answer(ErrorDocument, refused.content).error
             assert (error.skulk_code, error.param) == ("request.invalid", "drain_s")
+        assert (await api.client.delete(f"{path}?drain=60")).status_code == 400
         (stop,) = api.daemon.gateway.submitted
         assert isinstance(stop, StopInstance)
         assert stop.drain_ms == 60_000

@@ -6,6 +6,7 @@ from protocol.commands import Command, DrainNode, RetryInstance, StopInstance, U
 from protocol.errors import SkulkError
 from protocol.events import (
     Event,
+    InstancePlaced,
     InstanceRemoved,
     InstanceStopRequested,
     MemberJoined,
@@ -206,3 +207,14 @@ def test_one_rank_that_is_gone_does_not_keep_its_node_from_being_drained() -> No
     member = a_member(2).model_copy(update={"drain_since_ms": NOW_MS})
     state = a_state(members=[a_member(1), member], instances=[stopping])
     assert eligibility_of(state, a_node_id(2)) == "drained"
+
+
+def test_an_instance_that_was_placed_on_a_drained_node_is_a_bug_that_is_named() -> None:
+    _, state = then(two_nodes(), drain())
+    placed = InstancePlaced(instance=an_instance(5, node=2))
+    record = a_sequenced(placed, seq=state.seq + 1, term=state.term, at_ms=NOW_MS)
+    assert event_violations(state, record)
+    here = a_sequenced(
+        InstancePlaced(instance=an_instance(5)), seq=state.seq + 1, term=state.term, at_ms=NOW_MS
+    )
+    assert event_violations(state, here) == ()
