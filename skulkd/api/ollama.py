@@ -17,7 +17,8 @@ from skulkd.api.dialects.ollama import (
     parse_generate,
     parse_idle,
 )
-from skulkd.api.dialects.ollama_output import idle_document
+from skulkd.api.dialects.ollama_embeddings import NO_VECTORS, parse_embed, parse_embeddings
+from skulkd.api.dialects.ollama_output import Kind, idle_document
 from skulkd.api.http import Answer, Header, Reply, Request
 from skulkd.api.inference import ChatService
 from skulkd.api.json_body import decode_object
@@ -29,6 +30,7 @@ from skulkd.api.ollama_views import (
 )
 from skulkd.api.ports import CatalogModel
 from skulkd.api.selection import placed_instances, untagged
+from skulkd.api.vectors import VectorService
 
 VERSION: Final = "0.12.11"
 """The release of Ollama whose API this is: clients compare it with the oldest they work with."""
@@ -43,11 +45,13 @@ class OllamaRoutes:
     Args:
         deps: The rest of the daemon.
         chat: Serves what is asked of a model.
+        vectors: Serves what wants vectors.
     """
 
-    def __init__(self, deps: ApiDependencies, chat: ChatService) -> None:
+    def __init__(self, deps: ApiDependencies, chat: ChatService, vectors: VectorService) -> None:
         self._deps = deps
         self._chat = chat
+        self._vectors = vectors
 
     async def root(self, request: Request) -> Answer:
         """`GET /ollama/`: the words by which clients know a server."""
@@ -62,18 +66,36 @@ class OllamaRoutes:
     async def chat(self, request: Request) -> Answer:
         """`POST /ollama/api/chat`; without messages, whether the model is loaded."""
         fields = await decode_object(await request.body())
-        idle = parse_idle(fields, "chat")
+        idle = parse_idle(fields, "messages")
         if idle is not None:
-            return await self._idle(idle)
+            return await self._idle("chat", idle)
         return await self._chat.serve(request, fields, partial(self._parsed, parse_chat))
 
     async def generate(self, request: Request) -> Answer:
         """`POST /ollama/api/generate`; without a prompt, whether the model is loaded."""
         fields = await decode_object(await request.body())
-        idle = parse_idle(fields, "generate")
+        idle = parse_idle(fields, "prompt")
         if idle is not None:
-            return await self._idle(idle)
+            return await self._idle("generate", idle)
         return await self._chat.serve(request, fields, partial(self._parsed, parse_generate))
+
+    async def embed(self, request: Request) -> Answer:
+        """`POST /ollama/api/embed`; without a text, whether the model is loaded."""
+        fields = await decode_object(await request.body())
+        idle = parse_idle(fields, "input")
+        if idle is not None:
+            await self._loaded(idle)
+            return Reply(body=NO_VECTORS["embed"])
+        return await self._vectors.serve(request, fields, parse_embed, "ollama")
+
+    async def embeddings(self, request: Request) -> Answer:
+        """`POST /ollama/api/embeddings`, the older form of the same."""
+        fields = await decode_object(await request.body())
+        idle = parse_idle(fields, "prompt")
+        if idle is not None:
+            await self._loaded(idle)
+            return Reply(body=NO_VECTORS["embeddings"])
+        return await self._vectors.serve(request, fields, parse_embeddings, "ollama")
 
     async def tags(self, request: Request) -> Answer:
         """`GET /ollama/api/tags`."""
@@ -109,20 +131,23 @@ class OllamaRoutes:
             )
         return call
 
-    async def _idle(self, idle: IdleCall) -> Answer:
+    async def _idle(self, kind: Kind, idle: IdleCall) -> Answer:
+        reason = await self._loaded(idle)
+        created_s = self._deps.clock.wall_ms() // _MS_PER_S
+        return Reply(body=idle_document(kind, idle.model_id, created_s, reason))
+
+    async def _loaded(self, idle: IdleCall) -> Literal["load", "unload"]:
         """Tell whether the model is loaded: what an operator has placed stays until it is stopped.
 
         Raises:
-            SkulkError: What a chat would be refused with; `request.model_not_found`.
+            SkulkError: What an answer would be refused with; `request.model_not_found`.
         """
-        reason: Literal["load", "unload"] = "load"
         if not idle.unloads:
             self._chat.ready(idle.model_id)
         elif not placed_instances(self._deps.state.state, idle.model_id):
             await self._found(idle.model_id)
-            reason = "unload"
-        created_s = self._deps.clock.wall_ms() // _MS_PER_S
-        return Reply(body=idle_document(idle.kind, idle.model_id, created_s, reason))
+            return "unload"
+        return "load"
 
     async def _found(self, model_id: ModelId) -> CatalogModel:
         for name in dict.fromkeys((model_id, untagged(model_id))):

@@ -99,14 +99,15 @@ class Services:
     def build(cls, deps: ApiDependencies, others: OtherNodes) -> "Services":
         """Make them all."""
         chat = ChatService(deps, others)
+        vectors = VectorService(deps, chat)
         return cls(
             chat=chat,
             bench=BenchRoutes(chat),
-            vectors=VectorService(deps, chat),
+            vectors=vectors,
             instances=InstanceRoutes(deps),
             moves=MoveRoutes(deps),
             models=ModelRoutes(deps),
-            ollama=OllamaRoutes(deps, chat),
+            ollama=OllamaRoutes(deps, chat, vectors),
             store=StoreRoutes(deps, others),
             cluster=ClusterRoutes(deps, others),
             drains=DrainRoutes(deps),
@@ -322,11 +323,12 @@ def _ollama_routes(ollama: OllamaRoutes) -> tuple[RouteSpec, ...]:
         _get(path, "open", ollama.root, "inference") for path in (OLLAMA, f"{OLLAMA}/")
     ]
     for base in _OLLAMA_BASES:
-        chat = replace(_post(f"{base}/chat", "infer", ollama.chat), is_heavy=True)
-        generate = replace(_post(f"{base}/generate", "infer", ollama.generate), is_heavy=True)
-        show = _post(f"{base}/show", "infer", ollama.show)
-        routes += (replace(route, kind="inference") for route in (chat, generate, show))
         routes += (
+            _generating(f"{base}/chat", ollama.chat),
+            _generating(f"{base}/generate", ollama.generate),
+            _generating(f"{base}/embed", ollama.embed),
+            _generating(f"{base}/embeddings", ollama.embeddings),
+            replace(_post(f"{base}/show", "infer", ollama.show), kind="inference"),
             _get(f"{base}/tags", "infer", ollama.tags, "inference"),
             _get(f"{base}/ps", "infer", ollama.ps, "inference"),
             _get(f"{base}/version", "open", ollama.version, "inference"),

@@ -95,16 +95,28 @@ class VectorService:
 
     async def embeddings(self, request: Request) -> Reply:
         """`POST /v1/embeddings`."""
-        return await self._serve(request, parse_embeddings)
+        return await self.serve(request, await _fields(request), parse_embeddings)
 
     async def rerank(self, request: Request) -> Reply:
         """`POST /v1/rerank`."""
-        return await self._serve(request, parse_rerank)
+        return await self.serve(request, await _fields(request), parse_rerank)
 
-    async def _serve(self, request: Request, parse: _Parse) -> Reply:
-        fields: Fields = await decode_object(await request.body())
+    async def serve(
+        self, request: Request, fields: Fields, parse: _Parse, dialect: Dialect = "openai"
+    ) -> Reply:
+        """Answer a request in the form that `parse` reads.
+
+        Args:
+            request: Gets the command id; when its client goes, the task ends.
+            fields: Its body.
+            parse: Raises what the request is refused with.
+            dialect: That the client speaks; for what is counted.
+
+        Raises:
+            SkulkError: As `gather`.
+        """
         call = parse(fields, command_id=self.mint_id(request))
-        vectors, n_tokens = await self.gather(request, call.task)
+        vectors, n_tokens = await self.gather(request, call.task, dialect)
         if sum(map(len, vectors)) < _OFF_LOOP_BYTES:
             return Reply(body=call.document(vectors, n_tokens))
         return Reply(body=await run_blocking(call.document, vectors, n_tokens))
@@ -191,6 +203,10 @@ class VectorService:
             self._chat.count(instance_id, -1)
             await frames.aclose()
         raise EngineError("engine.gone", "the stream of this task ended without saying how")
+
+
+async def _fields(request: Request) -> Fields:
+    return await decode_object(await request.body())
 
 
 class _NotStartedError(SkulkError):

@@ -11,6 +11,7 @@ from protocol.cards import ReasoningSection
 from protocol.data_frames import Chunk, Failed, Finished, Started, ToolCallDelta, Usage
 from protocol.errors import ErrorBody
 from protocol.tasks import FinishReason
+from protocol.vectors import numbers_of
 from skulkd.api.sse import StreamLimits
 from tests.support.api_harness import Api, events_of, with_api
 from tests.support.fake_ports import (
@@ -22,6 +23,7 @@ from tests.support.fake_ports import (
     make_state,
     on_engine,
 )
+from tests.support.text_engines import vector_of
 
 MODEL = "test/scripted"
 CHAT, GENERATE = "/ollama/api/chat", "/ollama/api/generate"
@@ -456,6 +458,73 @@ def test_a_model_that_is_not_placed_is_unloaded() -> None:
         error_of(await api.client.post(GENERATE, json={"model": MODEL, "keep_alive": "5m"}), 404)
 
     with_api(story, daemon)
+
+
+def an_embedder() -> FakeDaemon:
+    return FakeDaemon(make_instance(card=make_card("test/embedder", tasks=("TextEmbedding",))))
+
+
+def test_embed_gives_a_vector_for_each_text_in_their_order() -> None:
+    async def embed(api: Api, **fields: object) -> httpx.Response:
+        body = {"model": "test/embedder:latest", **fields}
+        return await api.client.post("/ollama/api/embed", json=body)
+
+    async def story(api: Api) -> None:
+        wanted = {text: numbers_of(vector_of(text)).tolist() for text in ("a", "b")}
+        many = (await embed(api, input=["a", "b", "a"], truncate=True, options={})).json()
+        assert many["embeddings"] == [wanted["a"], wanted["b"], wanted["a"]]
+        assert many["model"] == "test/embedder:latest"
+        assert many["prompt_eval_count"] > 0
+        assert (await embed(api, input="b")).json()["embeddings"] == [wanted["b"]]
+        older = {"model": "test/embedder", "prompt": "b"}
+        reply = await api.client.post("/ollama/api/embeddings", json=older)
+        assert reply.json() == {"embedding": wanted["b"]}
+        assert "x-skulk-command-id" in reply.headers
+        assert len(api.daemon.inference.vector_tasks) == 3
+        refusals: list[dict[str, Any]] = [
+            {"input": [1, 2]},
+            {"input": ["a", ""]},
+            {"input": "a", "dimensions": 8},
+            {"input": {}},
+            {"input": "a", "keep_alive": "soon"},
+        ]
+        for refused in refusals:
+            error_of(await embed(api, **refused), 400)
+        assert len(api.daemon.inference.vector_tasks) == 3
+
+    with_api(story, an_embedder())
+
+
+@pytest.mark.parametrize(
+    ("path", "empty", "wanted"),
+    [
+        ("embed", {"input": []}, {"embeddings": []}),
+        ("embed", {}, {"embeddings": []}),
+        ("embeddings", {"prompt": ""}, {"embedding": []}),
+    ],
+)
+def test_embed_without_a_text_tells_whether_the_model_is_loaded(
+    path: str, empty: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    async def story(api: Api) -> None:
+        ask = {"model": "test/embedder", **empty}
+        assert (await api.client.post(f"/ollama/api/{path}", json=ask)).json() == wanted
+        missing = await api.client.post(f"/ollama/api/{path}", json={**ask, "model": "a/b"})
+        assert "skulk place a/b" in error_of(missing, 404)
+
+    with_api(story, an_embedder())
+
+
+def test_embed_on_a_model_that_makes_no_vectors_and_chat_on_one_that_makes_no_text() -> None:
+    async def text_model(api: Api) -> None:
+        reply = await api.client.post("/ollama/api/embed", json={"model": MODEL, "input": "a"})
+        assert "makes no embeddings" in error_of(reply, 400)
+
+    async def embedder(api: Api) -> None:
+        assert "does not generate text" in error_of(await chat(api, model="test/embedder"), 400)
+
+    with_api(text_model)
+    with_api(embedder, an_embedder())
 
 
 def test_a_broken_off_stream_can_be_read_again_as_events() -> None:

@@ -45,7 +45,7 @@ FULL: Final[dict[Kind, dict[str, Any]]] = {
 
 def read(kind: Kind, body: dict[str, Any]) -> OllamaCall | None:
     """Read a request; None where it only asks whether the model is loaded."""
-    if parse_idle(body, kind) is not None:
+    if parse_idle(body, "messages" if kind == "chat" else "prompt") is not None:
         return None
     return (parse_chat if kind == "chat" else parse_generate)(body, command_id=COMMAND)
 

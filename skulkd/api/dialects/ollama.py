@@ -107,23 +107,23 @@ class OllamaCall:
 class IdleCall:
     """A request without anything to answer: is the model loaded, or should it no longer be?"""
 
-    kind: Kind
     model_id: ModelId
     unloads: bool
 
 
-def parse_idle(body: Fields, kind: Kind) -> IdleCall | None:
+def parse_idle(body: Fields, field: Literal["messages", "prompt", "input"]) -> IdleCall | None:
     """Read a request that loads or unloads a model; None for one that wants an answer.
+
+    Args:
+        body: The request.
+        field: What would say something to the model.
 
     Raises:
         RequestError: As of `parse_chat`.
     """
-    said = body.get("messages" if kind == "chat" else "prompt")
-    if said not in (None, [], ""):
+    if body.get(field) not in (None, [], ""):
         return None
-    return IdleCall(
-        kind=kind, model_id=model_id_of(body), unloads=_ends_at_once(body.get("keep_alive"))
-    )
+    return IdleCall(model_id=model_id_of(body), unloads=ends_at_once(body.get("keep_alive")))
 
 
 def parse_chat(body: Fields, *, command_id: CommandId) -> OllamaCall:
@@ -175,7 +175,7 @@ def _call(
 ) -> OllamaCall:
     options = _options(body.get("options"))
     stream = read_flag(body, "stream")
-    _ends_at_once(body.get("keep_alive"))  # of no effect here, but not any value
+    ends_at_once(body.get("keep_alive"))  # of no effect here, but not any value
     enable_thinking, effort = _think(body.get("think"))
     task = ChatTask(
         command_id=command_id,
@@ -272,8 +272,12 @@ def _format(value: object) -> ResponseFormat | None:
     return ResponseFormat(kind="json_schema", json_schema=cast("dict[str, Any]", value))
 
 
-def _ends_at_once(keep_alive: object) -> bool:
-    """Read how long a model is to stay loaded: seconds, or a duration; True for no time at all."""
+def ends_at_once(keep_alive: object) -> bool:
+    """Read how long a model is to stay loaded: seconds, or a duration; True for no time at all.
+
+    Raises:
+        RequestError: `request.invalid`.
+    """
     if keep_alive is None:
         return False
     if isinstance(keep_alive, int | float) and not isinstance(keep_alive, bool):

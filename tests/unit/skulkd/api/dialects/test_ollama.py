@@ -14,6 +14,7 @@ from protocol.errors import RequestError
 from protocol.ids import CommandId
 from protocol.tasks import ChatTask, ResponseFormat
 from skulkd.api.dialects.ollama import parse_chat, parse_generate, parse_idle
+from skulkd.api.dialects.ollama_embeddings import parse_embed, parse_embeddings
 from skulkd.api.dialects.ollama_output import Kind, LineAnswer, Lines, LineStream, error_object
 from tests.support.junk import Place, places, with_junk
 
@@ -83,7 +84,7 @@ def a_prompt(**fields: object) -> ChatTask:
 def test_junk_anywhere_in_a_chat_is_a_task_or_a_refusal(place: Place) -> None:
     for body in with_junk(FULL, place):
         with suppress(RequestError, ValidationError):
-            if parse_idle(body, "chat") is None:
+            if parse_idle(body, "messages") is None:
                 assert parse_chat(body, command_id=COMMAND).task.command_id == COMMAND
 
 
@@ -91,8 +92,29 @@ def test_junk_anywhere_in_a_chat_is_a_task_or_a_refusal(place: Place) -> None:
 def test_junk_anywhere_in_a_prompt_is_a_task_or_a_refusal(place: Place) -> None:
     for body in with_junk(FULL_PROMPT, place):
         with suppress(RequestError, ValidationError):
-            if parse_idle(body, "generate") is None:
+            if parse_idle(body, "prompt") is None:
                 assert parse_generate(body, command_id=COMMAND).task.command_id == COMMAND
+
+
+FULL_EMBED: dict[str, Any] = {
+    "model": "a/b",
+    "input": ["x", "y"],
+    "truncate": True,
+    "options": {},
+    "keep_alive": "5m",
+}
+
+
+@pytest.mark.parametrize("place", list(places(FULL_EMBED)), ids=str)
+def test_junk_anywhere_in_a_request_for_vectors_is_a_task_or_a_refusal(place: Place) -> None:
+    for body in with_junk(FULL_EMBED, place):
+        with suppress(RequestError, ValidationError):
+            if parse_idle(body, "input") is None:
+                assert parse_embed(body, command_id=COMMAND).task.texts
+    for body in with_junk({**FULL_EMBED, "prompt": "x"}, ("prompt",)):
+        with suppress(RequestError, ValidationError):
+            if parse_idle(body, "prompt") is None:
+                assert parse_embeddings(body, command_id=COMMAND).task.texts
 
 
 def test_all_that_a_request_says_reaches_the_task() -> None:
@@ -263,7 +285,7 @@ def test_results_are_tied_to_their_calls(
 def test_how_long_a_model_is_to_stay(keep_alive: object, unloads: object) -> None:
     body = {"model": "a/b", "keep_alive": keep_alive}
     for kind in ("chat", "generate"):
-        idle = parse_idle(body, kind)
+        idle = parse_idle(body, "messages" if kind == "chat" else "prompt")
         assert idle is not None
         assert idle.unloads is unloads
     assert a_chat(keep_alive=keep_alive).max_tokens is None, "of no effect on an answer"
