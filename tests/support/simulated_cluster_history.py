@@ -23,6 +23,7 @@ from tests.support.simulated_cluster_story import (
     HandOver,
     Join,
     Key,
+    Move,
     Noise,
     On,
     Part,
@@ -183,7 +184,7 @@ class ClusterHistory:
             case _:
                 await self._do(act)
 
-    async def _do(self, act: Sleep | HandOver | Remove | Key) -> None:
+    async def _do(self, act: Sleep | HandOver | Remove | Key | Move) -> None:
         match act:
             case Sleep():
                 self._sleep(self.boxes[self._number(act.node)], act.slept_s)
@@ -198,6 +199,13 @@ class ClusterHistory:
             case Key():
                 body = {"name": "somebody's"}
                 self._people.begin(self._ask(self._number(act.via), "POST", "/v1/keys", body))
+            case Move():
+                via = self._number(act.via)
+                chosen = self.boxes[via].instance(act.which)
+                if chosen is not None:
+                    path = f"/instance/{chosen.instance_id}/move"
+                    body = {"stop_first": act.stop_first, "drain_s": act.drain_s}
+                    self._people.begin(self._ask(via, "POST", path, body))
             case _:
                 assert_never(act)
 

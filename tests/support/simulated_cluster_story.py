@@ -108,7 +108,17 @@ class Key:
     via: int
 
 
-ClusterAct = On | Cut | Part | Join | Noise | Sleep | HandOver | Remove | Key
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """An operator moves an instance, whichever is there, to whatever other node is best."""
+
+    via: int
+    which: int
+    stop_first: bool
+    drain_s: int
+
+
+ClusterAct = On | Cut | Part | Join | Noise | Sleep | HandOver | Remove | Key | Move
 ClusterStep = tuple[float, ClusterAct]
 """Seconds after the step before, and what happens then."""
 
@@ -146,6 +156,7 @@ _TROUBLES: Final[tuple[DiskTrouble, ...]] = ("fine", "slow", "sync fails", "writ
 _NEAR_S: Final = (0.0, 0.003, 0.01, 0.3)
 _STRAY_SHARE: Final = 0.2
 _MASTER_SHARE: Final = 0.25
+_STOP_FIRST_SHARE: Final = 0.4
 
 
 def draw_story(seed: int) -> ClusterStory:
@@ -207,6 +218,7 @@ class _Drawing:
             lambda: self._on(self._pull()): 2,
             lambda: self._on(self._chat()): 22,
             lambda: Key(via=self._node()): 6,
+            self._move: 5,
             lambda: self._on(self._temper()): 4,
             lambda: self._on(self._kill()): 3,
             lambda: self._on(self._crash()): 12,
@@ -238,6 +250,15 @@ class _Drawing:
         model = self._chance.choice(MODELS)
         self._placed.append(model)
         return Place(model=model)
+
+    def _move(self) -> Move:
+        chance = self._chance
+        return Move(
+            via=self._node(),
+            which=chance.randrange(4),
+            stop_first=chance.random() < _STOP_FIRST_SHARE,
+            drain_s=chance.choice((0, 2, 20)),
+        )
 
     def _pull(self) -> Pull:
         return Pull(model=self._model(), what=self._chance.choice(("begin", "cancel", "remove")))
