@@ -265,6 +265,10 @@ class ScriptedSection(FrozenModel):
 
     reply: Annotated[str, StringConstraints(max_length=65536)] = "The capital of France is Paris."
     """Said word by word, over and over until the token budget is used, if `repeat`."""
+    later_replies: Annotated[
+        tuple[Annotated[str, StringConstraints(max_length=65536)], ...], Field(max_length=16)
+    ] = ()
+    """Said instead where one, two, … results of tools have come; the last for all further."""
     repeat: bool = False
     token_delay_ms: Annotated[int, Field(ge=0, le=600_000)] = 0
     first_token_delay_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 0

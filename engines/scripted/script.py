@@ -44,12 +44,20 @@ class Script:
     split_utf8: bool = False
     raw_markup: bool = False
     prompt_tail: str = ""
+    later_replies: tuple[str, ...] = ()
 
 
 def render(messages: list[dict[str, str]], tail: str = "") -> str:
     """Render a conversation to the prompt that is counted."""
     lines = [f"{message['role']}: {message['content']}" for message in messages]
     return "\n".join((*lines, tail) if tail else lines)
+
+
+def reply_to(script: Script, messages: list[dict[str, str]]) -> str:
+    """Choose what is said by how many results of tools the conversation holds."""
+    replies = (script.reply, *script.later_replies)
+    n_results = sum(message["role"] == "tool" for message in messages)
+    return replies[min(n_results, len(replies) - 1)]
 
 
 def count_tokens(text: str) -> int:
@@ -79,18 +87,25 @@ class Utterance:
     """One answer under way.
 
     Args:
-        script: What is said.
+        script: How it is said.
+        reply: What is said.
         prompt_tokens: Of the prompt; it takes its part of the context.
         max_tokens: The budget, if there is one.
         stop: Strings that end the answer.
     """
 
     def __init__(
-        self, script: Script, *, prompt_tokens: int, max_tokens: int | None, stop: tuple[str, ...]
+        self,
+        script: Script,
+        *,
+        reply: str,
+        prompt_tokens: int,
+        max_tokens: int | None,
+        stop: tuple[str, ...],
     ) -> None:
         room = script.context_tokens - prompt_tokens
         self._budget = room if max_tokens is None else min(room, max_tokens)
-        self._tokens = _tokens(script)
+        self._tokens = _tokens(script, reply)
         self._characters = Utf8Assembler()
         self._filter = StopFilter(stop)
         self.n_tokens = 0
@@ -119,8 +134,8 @@ class Utterance:
         return text
 
 
-def _tokens(script: Script) -> Iterator[bytes]:
-    words = [word.encode() for word in _WORD.findall(script.reply)]
+def _tokens(script: Script, reply: str) -> Iterator[bytes]:
+    words = [word.encode() for word in _WORD.findall(reply)]
     is_first_round = True
     while words:
         for position, word in enumerate(words):

@@ -17,7 +17,15 @@ from typing import Any, Final, Protocol, cast, final
 
 import httptools
 
-from engines.scripted.script import Script, Utterance, count_tokens, embedding, render, score
+from engines.scripted.script import (
+    Script,
+    Utterance,
+    count_tokens,
+    embedding,
+    render,
+    reply_to,
+    score,
+)
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 _REASONS: Final = {
@@ -131,15 +139,15 @@ class Answer:
         self._connection = connection
         self._is_stream = bool(request.get("stream"))
         self._is_text = "prompt" in request
+        messages = request.get("messages", [])
         prompt: str = (
-            request["prompt"]
-            if self._is_text
-            else render(request["messages"], engine.script.prompt_tail)
+            request["prompt"] if self._is_text else render(messages, engine.script.prompt_tail)
         )
         self.prompt_tokens = count_tokens(prompt)
         stop: str | list[str] = request.get("stop") or []
         self._utterance = Utterance(
             engine.script,
+            reply=reply_to(engine.script, messages),
             prompt_tokens=self.prompt_tokens,
             max_tokens=request.get("max_tokens"),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),

@@ -1,9 +1,17 @@
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
-from engines.scripted.script import Script, Utterance, count_tokens, embedding, render, score
+from engines.scripted.script import (
+    Script,
+    Utterance,
+    count_tokens,
+    embedding,
+    render,
+    reply_to,
+    score,
+)
 from protocol.cards import ScriptedSection
 from protocol.vectors import numbers_of
 
@@ -17,7 +25,13 @@ def said(
     max_tokens: int | None = None,
     stop: tuple[str, ...] = (),
 ) -> tuple[list[str], str | None, int]:
-    utterance = Utterance(script, prompt_tokens=prompt_tokens, max_tokens=max_tokens, stop=stop)
+    utterance = Utterance(
+        script,
+        reply=script.reply,
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        stop=stop,
+    )
     pieces: list[str] = []
     while utterance.reason is None:
         pieces.append(utterance.step())
@@ -90,3 +104,12 @@ def test_an_embedding_has_length_one_and_depends_on_the_text() -> None:
 def test_a_score_is_the_share_of_the_words_that_a_document_has() -> None:
     scores = [score("A red fox", text) for text in ("the red fox", "nothing", "fox a red", "")]
     assert scores == [2 / 3, 0.0, 1.0, 0.0]
+
+
+def test_each_result_of_a_tool_has_its_reply_and_the_last_holds_for_all_further() -> None:
+    script = replace(a_script(), later_replies=("then", "at last"))
+    question = {"role": "user", "content": "do it"}
+    result = {"role": "tool", "content": "done"}
+    said_after = [reply_to(script, [question, *[result] * n]) for n in range(4)]
+    assert said_after == [REPLY, "then", "at last", "at last"]
+    assert reply_to(a_script(), [question, result]) == REPLY
