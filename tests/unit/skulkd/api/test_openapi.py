@@ -8,7 +8,7 @@ from typing import Any
 from skulkd.api.openapi import ApiDescription
 from skulkd.api.route_notes import NOTES
 from tests.support.api_harness import Api, with_api
-from tests.unit.skulkd.api.test_routes import all_routes
+from tests.support.scope_table import all_routes
 
 
 def described() -> dict[str, Any]:

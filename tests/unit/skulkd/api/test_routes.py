@@ -6,19 +6,11 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import RequestError
-from skulkd.api.other_nodes import OtherNodes
-from skulkd.api.routes import RouteSpec, RouteTable, Services, build_routes
-from skulkd.runtime.tasks import Tasks
-from tests.support.fake_ports import FakeDaemon
+from skulkd.api.routes import RouteTable
+from tests.support.scope_table import all_routes
 
 PAGE = Path(__file__).parents[4] / "docs" / "api.md"
 DOCUMENTED = re.compile(r"`(GET|HEAD|POST|PUT|DELETE) (/[^`]*)`")
-
-
-def all_routes() -> tuple[RouteSpec, ...]:
-    tasks = Tasks("none", on_death=lambda _, error: None)
-    deps = FakeDaemon().dependencies(tasks)
-    return build_routes(Services.build(deps, OtherNodes(deps)))
 
 
 def shape_of(path: str) -> str:
