@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from protocol.cards import ScriptedSection, ToolingSection
+from protocol.cards import ModelTask, ScriptedSection, ToolingSection
 from store.cards import to_toml
 from tests.support.builders import a_scripted_card
 
@@ -19,6 +19,8 @@ def add_scripted_model(
     size_bytes: int = 1 << 20,
     context_length: int = 8192,
     family: str | None = None,
+    tasks: tuple[ModelTask, ...] = ("TextGeneration",),
+    hidden_size: int = 1,
     **script: object,
 ) -> str:
     """Write the card of a scripted model, over an earlier one of that id; gives the id.
@@ -29,6 +31,8 @@ def add_scripted_model(
         size_bytes: What the card says that the engine loads.
         context_length: The most tokens that an instance may be placed with.
         family: Of models; one that has any takes tools.
+        tasks: What the model does.
+        hidden_size: How many numbers its embeddings have.
         script: Fields of `protocol.cards.ScriptedSection`.
     """
     card = a_scripted_card(
@@ -37,6 +41,7 @@ def add_scripted_model(
         context_length=context_length,
         scripted=ScriptedSection.model_validate(script),
     )
+    card = card.model_copy(update={"tasks": tasks, "hidden_size": hidden_size})
     if family is not None:
         tooling = ToolingSection(supports_tool_calling=True)
         card = card.model_copy(update={"family": family, "tooling": tooling})
