@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import starmap
 from typing import Any, Final, Literal, cast, final
 
@@ -347,7 +348,8 @@ def _message(value: object, place: str) -> ChatMessage:
 def _linked(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
     """Tie results of tools to their calls by ids: clients leave them out, some templates want them.
 
-    A result without one is that of the first call left whose name it has, or else of the first.
+    A result is that of the call left that has its id, else of the first that has its name, else of
+    the first.
     """
     linked: list[ChatMessage] = []
     waiting: list[ToolCall] = []
@@ -359,14 +361,18 @@ def _linked(messages: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
             waiting = [_with_id(call, number) for number, call in numbered]
             n_calls += len(waiting)
             changes = {"tool_calls": tuple(waiting)}
-        elif message.role == "tool" and message.tool_call_id is not None:
-            waiting = [call for call in waiting if call.id != message.tool_call_id]
         elif message.role == "tool" and waiting:
-            answered = next((call for call in waiting if call.name == message.name), waiting[0])
+            answered = min(waiting, key=partial(_distance, message))
             waiting.remove(answered)
             changes = {"tool_call_id": answered.id}
         linked.append(message.model_copy(update=changes) if changes else message)
     return tuple(linked)
+
+
+def _distance(result: ChatMessage, call: ToolCall) -> int:
+    if result.tool_call_id == call.id:
+        return 0
+    return 1 if result.name == call.name else 2
 
 
 def _with_id(call: ToolCall, number: int) -> ToolCall:

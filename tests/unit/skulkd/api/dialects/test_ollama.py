@@ -260,7 +260,12 @@ def _result(**fields: str) -> dict[str, Any]:
             [_turn_with_calls(("a", "f"), (None, "f")), _result(tool_call_id="a"), _result()],
             ["a", "call00001", "a", "call00001"],
         ),
-        ([_turn_with_calls(("a", "f")), _result(tool_call_id="b")], ["a", "b"]),
+        (
+            [_turn_with_calls(("a", "f"), ("b", "f")), _result(tool_call_id="b"), _result()],
+            ["a", "b", "b", "a"],
+        ),
+        ([_turn_with_calls((None, "f")), _result(tool_call_id="x")], ["call00000", "call00000"]),
+        ([_result(tool_call_id="b")], ["b"]),
         ([_result(tool_name="f")], [None]),
     ],
 )  # fmt: skip
