@@ -222,6 +222,14 @@ NOTES: Final[dict[str, Note]] = {
     "POST /ollama/api/show": Note(
         summary="Show one model, in Ollama's form", asks=_ANY, answers=_ANY
     ),
+    "POST /ollama/api/embed": Note(
+        summary="Embed texts, in Ollama's form", asks=_dialect(model="string"), answers=_ANY
+    ),
+    "POST /ollama/api/embeddings": Note(
+        summary="Embed a text, in Ollama's older form",
+        asks=_dialect(model="string", prompt="string"),
+        answers=_ANY,
+    ),
     "GET /ollama/api/tags": Note(summary="List the placed models, in Ollama's form", answers=_ANY),
     "GET /ollama/api/ps": Note(summary="List the loaded models, in Ollama's form", answers=_ANY),
     "GET /ollama/api/version": Note(

@@ -17,6 +17,7 @@ GENERATING: dict[str, dict[str, Any]] = {
     "/bench/chat/completions": chat_body(),
     "/v1/messages": chat_body(max_tokens=9),
     "/v1/responses": {"model": "test/scripted", "input": "hi"},
+    "/v1/completions": {"model": "test/scripted", "prompt": "hi"},
     "/ollama/api/chat": chat_body(stream=False),
     "/ollama/api/generate": {"model": "test/scripted", "prompt": "hi", "stream": False},
 }
