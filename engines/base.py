@@ -21,7 +21,8 @@ Feature = Literal[
     "chat", "complete", "embed", "rerank", "logprobs", "tools", "grammar", "seed", "thinking",
     "vision",
 ]  # fmt: skip
-"""`complete`: to go on with a text as it is. `grammar`: to hold answers to a form."""
+"""`complete`: to go on with a text as it is. `grammar`: to hold answers to a form. `tools`: to have
+tools called as `tool_choice` says."""
 TEXT_TOKENS: Final = 8192
 """The longest text that is made a vector: most models must see a text whole, in one batch, and what
 a batch takes of memory grows with its size."""
@@ -164,6 +165,7 @@ class EngineClient(Protocol):
 
         Raises:
             EngineError: `engine.unsupported`, `engine.request_failed` or `engine.gone`.
+            RequestError: `request.invalid` when the model's template refuses the conversation.
         """
         ...
 

@@ -5,9 +5,10 @@ of the others.
 """
 
 import importlib
+from functools import cache
 from typing import Final, cast
 
-from engines.base import Engine
+from engines.base import Engine, Feature
 from protocol.cards import EngineName
 from protocol.errors import EngineError
 
@@ -36,3 +37,13 @@ def engine_of(name: EngineName) -> Engine:
         )
     module, factory = _FACTORIES[name]
     return cast("Engine", getattr(importlib.import_module(module), factory)())
+
+
+@cache
+def features_of(name: EngineName) -> frozenset[Feature]:
+    """Name what an engine can do.
+
+    Raises:
+        EngineError: As of `engine_of`.
+    """
+    return engine_of(name).describe().features

@@ -37,6 +37,14 @@ _TAIL: Final = b'"}}],"created":'
 
 _ALONE_HEAD: Final = b"data: " + _TEXT_HEAD
 
+_BAD_REQUEST: Final = 400
+_PREAMBLES: Final = (
+    "Unable to generate parser for this template. Automatic parser generation failed: ",
+    "Error: ",
+    "Jinja Exception: ",
+)
+"""What llama-server puts before a template's or a schema's own complaint."""
+
 _REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "length": "length",
@@ -337,6 +345,13 @@ def _error_of(detail: _ErrorDetail, status: int | None) -> SkulkError:
             remediation="shorten the conversation, or place the model with a larger --context",
             details={"n_prompt_tokens": detail.n_prompt_tokens, "n_ctx": detail.n_ctx},
         )
+    if status == _BAD_REQUEST:
+        return RequestError(
+            "request.invalid",
+            f"the engine refused the request: {_refusal(detail.message)}",
+            remediation="Change what it names: the order of the roles, or a schema.",
+            details={"status": status, "type": detail.type},
+        )
     answered = "failed" if status is None else f"answered {status}"
     return EngineError(
         "engine.request_failed",
@@ -344,6 +359,14 @@ def _error_of(detail: _ErrorDetail, status: int | None) -> SkulkError:
         remediation="the instance's log has the engine's own account",
         details={"status": status, "type": detail.type},
     )
+
+
+def _refusal(message: str) -> str:
+    """Give the sentence at the end of an engine's words; before it stands where in its code."""
+    sentence = message.strip().rsplit("\n", 1)[-1]
+    for preamble in _PREAMBLES:
+        sentence = sentence.removeprefix(preamble)
+    return sentence[:MAX_MESSAGE_CHARS] or "it does not say why"
 
 
 def _unreadable(payload: bytes) -> EngineError:

@@ -27,7 +27,7 @@ class ScriptedEngine:
         """Say what the script's process can do."""
         return EngineDescription(
             name="scripted",
-            features=frozenset({"chat", "complete", "embed", "rerank"}),
+            features=frozenset({"chat", "complete", "embed", "rerank", "tools"}),
             default_slots=DEFAULT_SLOTS,
             overhead_bytes=OVERHEAD_BYTES,
         )

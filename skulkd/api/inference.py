@@ -19,6 +19,7 @@ from protocol.errors import ErrorBody, ErrorCode, RequestError, SkulkError, erro
 from protocol.ids import CommandId, InstanceId, ModelId, parse_command_id
 from protocol.instances import Instance
 from protocol.tasks import ChatTask
+from skulkd.api.admission import admitted
 from skulkd.api.choices import all_ended, usage_of_all
 from skulkd.api.control import mint
 from skulkd.api.dependencies import ApiDependencies
@@ -29,7 +30,6 @@ from skulkd.api.dialects.openai_chat import parse_chat
 from skulkd.api.dialects.openai_chat_output import error_event, opening_comment
 from skulkd.api.dialects.openai_completions import parse_completion
 from skulkd.api.dialects.openai_responses import ResponsesCall, parse_responses
-from skulkd.api.engine_features import holding_to_form
 from skulkd.api.errors import bug, envelope, invalid_body
 from skulkd.api.http import Answer, Principal, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.interrupt import Interruptible, stopping
@@ -233,7 +233,7 @@ class ChatService:
             call = parse(fields, command_id=command_id)
         except ValidationError as error:
             raise invalid_body(error, ChatTask) from error
-        return call, self._admit(call)
+        return call, admitted(call, self.ready(call.task.model_id))
 
     async def cancel(self, request: Request) -> Answer:
         """`POST /v1/cancel/{command_id}`."""
@@ -281,42 +281,6 @@ class ChatService:
             readings=deps.readings.readings,
             now_s=deps.clock.monotonic_s(),
         )
-
-    def _admit(self, call: ChatCall) -> tuple[Instance, ...]:
-        task = call.task
-        candidates = self.ready(task.model_id)
-        if "TextGeneration" not in candidates[0].card.tasks:
-            raise RequestError(
-                "request.invalid",
-                f"{task.model_id} does not generate text; its card lists "
-                f"{', '.join(candidates[0].card.tasks)}",
-                remediation="Choose a model with TextGeneration; see `skulk models list`.",
-                details={"param": "model"},
-            )
-        if task.tools and not candidates[0].card.tooling.supports_tool_calling:
-            raise RequestError(
-                "request.unsupported_field",
-                f"`tools`: the prompt format of {task.model_id} has no place for tools, so they "
-                "would be dropped",
-                remediation="Leave them out, or choose a model whose card has "
-                "tooling.supports_tool_calling.",
-                details={"param": "tools"},
-            )
-        if task.response_format is not None:
-            candidates = holding_to_form(candidates)
-        window = max(item.plan.context_tokens for item in candidates)
-        if call.shrinks_to_window or task.max_tokens is None:
-            return candidates  # the worker gives what is left
-        if task.max_tokens >= window:
-            raise RequestError(
-                "request.context_length_exceeded",
-                f"max_tokens is {task.max_tokens}, the window is {window} tokens and must hold "
-                "the prompt too",
-                remediation=f"Ask for fewer than {window} tokens, or place the model with a larger "
-                "context.",
-                details={"param": "max_tokens", "context_tokens": window},
-            )
-        return tuple(item for item in candidates if task.max_tokens < item.plan.context_tokens)
 
     # ---- The two ways back ----
 

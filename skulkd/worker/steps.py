@@ -250,7 +250,7 @@ async def probe(
         ) from error
     try:
         return await client.statistics()
-    except EngineError:
+    except SkulkError:
         return None
 
 
@@ -268,7 +268,7 @@ async def measure_template(
             )
             for n_turns in (1, 3)
         ]
-    except EngineError:
+    except SkulkError:
         return UNMEASURED
     return template_size(*counts)
 

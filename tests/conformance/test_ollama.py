@@ -322,10 +322,10 @@ def test_a50_false_is_fine_on_any_model() -> None:
 def test_t9_a_format_is_enforced_or_refused(wanted: object) -> None:
     async def story(api: Api) -> None:
         for ask in (chat, generate):
-            api.daemon.state.state = make_state(make_instance())
+            unable = on_engine(make_instance(), "scripted")
+            api.daemon.state.state = make_state(unable)
             assert "no grammar" in error_of(await ask(api, format=wanted), 400)
-            able = on_engine(make_instance(), "llama_server")
-            api.daemon.state.state = make_state(able)
+            api.daemon.state.state = make_state(make_instance())
             assert lines_of(await ask(api, format=wanted))[-1]["done"] is True
             told = api.daemon.inference.tasks[-1].response_format
             assert told is not None

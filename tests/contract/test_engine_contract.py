@@ -442,7 +442,7 @@ def test_a_schema_that_cannot_be_compiled_is_refused(under_test: EngineUnderTest
     wanted = ResponseFormat(kind="json_schema", json_schema={"type": "banana"})
     (frames,) = asked(under_test.answering, a_task(response_format=wanted))
     error = failed(frames).error
-    assert (error.code, error.details["status"]) == ("engine.request_failed", 400)
+    assert (error.code, error.details["status"]) == ("request.invalid", 400)
     assert "banana" in error.message
 
 

@@ -97,7 +97,7 @@ def make_card(model_id: str = MODEL, **changes: object) -> ModelCard:
 
 
 def make_plan(card: ModelCard, *, context_tokens: int = 512, plan: str = "1") -> Plan:
-    """Make a plan for one node."""
+    """Make a plan for one node, on the engine that can do most."""
     memory = MemoryArithmetic(
         weights_bytes=1000,
         kv_cache_bytes=200,
@@ -114,8 +114,8 @@ def make_plan(card: ModelCard, *, context_tokens: int = 512, plan: str = "1") ->
         model_id=card.model_id,
         card_digest=card_digest(card),
         shape="single",
-        engine="scripted",
-        backend="scripted",
+        engine="llama_server",
+        backend="llama_server-cpu",
         context_tokens=context_tokens,
         slots=1,
         shards=(shard,),

@@ -41,6 +41,7 @@ from skulkd.api.dialects.openai_generation import (
     read_sampling,
     read_stop,
 )
+from skulkd.api.dialects.turns import in_turns
 
 MAX_TOP_LOGPROBS: Final = 20
 
@@ -187,7 +188,9 @@ def _logprobs(body: Fields) -> int | None:
 
 def _messages(value: object) -> tuple[ChatMessage, ...]:
     listed = listed_messages(value)
-    return tuple(_message(item, f"messages[{index}]") for index, item in enumerate(listed))
+    return in_turns(
+        tuple(_message(item, f"messages[{index}]") for index, item in enumerate(listed))
+    )
 
 
 def _message(value: object, place: str) -> ChatMessage:

@@ -167,6 +167,31 @@ def test_a_prompt_too_long_is_the_clients_error_with_both_numbers() -> None:
     assert "8192" in error.message
 
 
+PREAMBLE = "Unable to generate parser for this template. Automatic parser generation failed: "
+TRACE = """
+------------
+While executing CallExpression at line 1, column 96 in source:
+...{{ raise_exception('Conversation roles must alternate...
+                       ^
+Error: Jinja Exception: Conversation roles must alternate"""
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (PREAMBLE + TRACE, "Conversation roles must alternate"),
+        (PREAMBLE + "JSON schema error at #: no type", "JSON schema error at #: no type"),
+        ("", "it does not say why"),
+    ],
+)
+def test_a13_what_a_template_or_a_schema_is_refused_for_is_the_clients_to_mend(
+    said: str, sentence: str
+) -> None:
+    error = error_of_answer(400, json.dumps({"error": {"message": said}}).encode())
+    assert error.code == "request.invalid"
+    assert error.message == f"the engine refused the request: {sentence}"
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"error":"text"}'])
 def test_a_refusal_in_any_shape_is_a_failed_request(body: bytes) -> None:
     error = error_of_answer(500, body)

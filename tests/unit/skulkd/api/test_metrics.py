@@ -181,7 +181,7 @@ def test_instances_are_those_that_run_here() -> None:
 
     async def story(api: Api) -> None:
         families = await read(api)
-        names = {"instance": here.instance_id, "model": MODEL, "engine": "scripted"}
+        names = {"instance": here.instance_id, "model": MODEL, "engine": "llama_server"}
         assert families["skulk_instance_running_requests"].value(**names) == 3
         assert families["skulk_instance_queued_requests"].value(**names) == 2
         assert families["skulk_instance_slots"].value(**names) == 4
