@@ -41,8 +41,16 @@ def may_exist(path: Path) -> bool:
         return True
 
 
-def replace_file(path: Path, text: str) -> None:
+_REMEDY: Final = "Look at the directory's owner and free space, or set SKULK_CONFIG_DIR."
+
+
+def replace_file(path: Path, text: str, *, remedy: str = _REMEDY) -> None:
     """Write a file that only its owner can read; whoever reads meanwhile sees the old one whole.
+
+    Args:
+        path: Its directory is made where it is missing.
+        text: All of it.
+        remedy: What to do where it cannot be written.
 
     Raises:
         ClientError: `client.usage`: the directory or the disk does not allow it.
@@ -54,7 +62,7 @@ def replace_file(path: Path, text: str) -> None:
         raise ClientError(
             "client.usage",
             f"{path} cannot be written: {wrong.strerror or wrong}",
-            remediation="Look at the directory's owner and free space, or set SKULK_CONFIG_DIR.",
+            remediation=remedy,
         ) from wrong
 
 

@@ -139,3 +139,36 @@ class LeftoverRecord:
     size_bytes: int | None
     outcome: str
     """`kept`, `removed`, `would be removed`, or `absent`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRecord:
+    """A tool of somebody else's that can use the node, and its configuration on this machine."""
+
+    tool: str
+    name: str
+    path: str
+    """Of its configuration file, or of the file with variables that is made for it."""
+    found: bool
+    connected: bool
+    """The file is as this program wrote it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionRecord:
+    """What a tool's configuration is to say, and what became of its file."""
+
+    tool: str
+    path: str
+    outcome: str
+    """`shown`, `written`, `unchanged`, `restored`, `removed`, or `would be …` before each."""
+    url: str | None
+    """Of the node, for this machine; null where a file was restored."""
+    model_ids: tuple[str, ...]
+    """That are ready; the first is what the tool uses by itself."""
+    backup: str | None
+    """The file as it was before, where there was one."""
+    key_id: str | None
+    """Of the API key that was made."""
+    content: str | None
+    """What the file must hold for it, with the key; null where a file was written."""

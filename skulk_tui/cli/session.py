@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -198,6 +198,12 @@ class Session:
     def another_client(self) -> NodeClient:
         """Make a further connection to the node that answers, for a thread that closes it."""
         return self._client_of(self.client.target)
+
+    def client_with_key(self, api_key: str | None) -> NodeClient:
+        """Make a connection to the node that answers, showing this key or none."""
+        client = self._client_of(replace(self.client.target, api_key=api_key))
+        self._clients.append(client)
+        return client
 
     def _client_of(self, target: Target) -> NodeClient:
         has_tls = any(url.startswith("https:") for url in target.addresses)

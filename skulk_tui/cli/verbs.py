@@ -72,6 +72,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "Check the health of all nodes, and say what to do about what is wrong.",
     ),
     "keys": ("keys:add_key_verbs", "API keys; each is valid on all nodes."),
+    "connect": (
+        "connect:add_connect",
+        "Print or write what a tool needs to use the placed models: codex, claude and others.",
+    ),
     "api": ("apis:add_api_verbs", "Where the node's HTTP API is served."),
     "config": ("config:add_config_verbs", "Settings of a node, and of the whole cluster."),
     "node": ("node:add_node_verbs", "One node of the cluster."),

@@ -42,7 +42,7 @@ from protocol.control_api import (
 from protocol.errors import ErrorBody, ErrorCode
 from protocol.ids import ModelId
 from protocol.instances import InstanceFailure, Phase
-from protocol.models_api import ModelEntry, ModelList
+from protocol.models_api import ModelEntry, ModelList, ResolvedCapabilities
 from protocol.move_api import MoveDocument
 from protocol.placements import PlacementRequest, Plan, Refusal, SmallestChange
 from tests.support import cluster_documents as of_cluster
@@ -472,7 +472,9 @@ def _model_answers(node: FakeNode) -> None:
     found = FoundModelView(
         source="ollama", name="phi", path="/models/phi.gguf", size_bytes=GIB, model_id=MODEL
     )
-    on("GET", "/v1/models", ModelList(data=(a_model(installed=True, placed=True, ready=True),)))
+    writes = ResolvedCapabilities(supports_text_generation=True)
+    ready = a_model(installed=True, placed=True, ready=True, resolved_capabilities=writes)
+    on("GET", "/v1/models", ModelList(data=(ready,)))
     on("GET", f"/v1/models/{model}", a_model())
     on("GET", "/models/found", FoundModels(items=(found,)))
     on("POST", "/models/import", document(a_model(source="local"), status=201))

@@ -114,6 +114,17 @@ CASES = [
     Case(arguments=("api", "open"), kind="listeners", record=records.ListenersRecord),
     Case(arguments=("api", "close"), kind="listeners", record=records.ListenersRecord),
     Case(arguments=("api", "status"), kind="listeners", record=records.ListenersRecord),
+    Case(
+        arguments=("connect", "codex"),
+        kind="connections",
+        record=operation_records.ConnectionRecord,
+    ),
+    Case(
+        arguments=("connect",),
+        kind="tools",
+        record=operation_records.ToolRecord,
+        asks_a_node=False,
+    ),
     Case(arguments=("config", "get"), kind="settings", record=operation_records.SettingRecord),
     Case(
         arguments=("config", "set", "priority=60"),

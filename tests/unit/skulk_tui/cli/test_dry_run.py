@@ -25,6 +25,7 @@ CHANGES = [
     ("cluster", "save", "work", "den-01"),
     ("cluster", "use", "home"),
     ("config", "set", "priority=60"),
+    ("connect", "codex", "--write"),
     ("keys", "create", "laptop"),
     ("keys", "revoke", "laptop"),
     ("models", "import", "/m/a.gguf"),
