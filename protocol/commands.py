@@ -178,6 +178,14 @@ class RetryInstance(FrozenModel):
     """Refused when the instance has moved on since."""
 
 
+class ClearBreaker(FrozenModel):
+    """Forget how often an instance was relaunched; one that failed for good is tried again."""
+
+    kind: Literal["clear_breaker"] = "clear_breaker"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+
+
 class ReportPhase(FrozenModel):
     """A runner reached a phase; idempotent by (instance, rank, attempt, phase)."""
 
@@ -279,6 +287,7 @@ Command = Annotated[
     | StopInstance
     | MoveInstance
     | RetryInstance
+    | ClearBreaker
     | ReportPhase
     | ReportFailure
     | ReportDownload

@@ -161,6 +161,13 @@ class InstanceRetried(FrozenModel):
     attempt: int
 
 
+class BreakerCleared(FrozenModel):
+    """The failures of an instance so far do not count any more."""
+
+    kind: Literal["breaker_cleared"] = "breaker_cleared"
+    instance_id: InstanceIdField
+
+
 class InstanceStopRequested(FrozenModel):
     """The instance is no longer wanted; its runners go, once they have answered or are late."""
 
@@ -237,6 +244,7 @@ Event = Annotated[
     | RunnerPhaseChanged
     | InstanceFailed
     | InstanceRetried
+    | BreakerCleared
     | InstanceStopRequested
     | InstanceRemoved
     | DownloadEnded

@@ -104,6 +104,8 @@ class Instance(FrozenModel):
     """Once it is to stop: it takes no further request, and ends when it has answered those that it
     has, at the latest after this time. Each of its nodes counts from when it hears of it."""
     attempt: int = 1
+    breaker_cleared_ms: int = 0
+    """Failures up to here do not count any more; an operator's word."""
     runners: tuple[RunnerStatus, ...] = ()
     failure: InstanceFailure | None = None
     launch: LaunchRecord | None = None

@@ -49,6 +49,10 @@ ACTIONS: Final = (
            topic="placement", keys=("x",), views=("models", "model", "instance"), command="stop",
            arguments=(_INSTANCE,), condition=_is_placed, mutates=True, scope="operate",
            cli="skulk stop {selection}", weight=46),
+    Action(id="placement.clear_breaker", title="clear breaker", effect="Count an instance's "
+           "crashes from here on; one that failed is tried again.", topic="placement",
+           command="clear-breaker", arguments=(_INSTANCE,), condition=_is_placed, mutates=True,
+           scope="operate", cli="skulk instance clear-breaker {selection}"),
     Action(id="placement.move", title="move", effect="Move an instance to other nodes, which "
            "serve once they can.", topic="placement", keys=("M",),
            views=("models.runs", "model.runs", "instance"), command="move",

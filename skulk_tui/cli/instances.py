@@ -63,6 +63,14 @@ def add_instance_verbs(app: typer.Typer) -> None:
         "show",
         examples=("skulk instance show abcdef-k3x9", "skulk instance show abcdef-k3x9 --json"),
     )(show_instance)
+    verb(
+        instance,
+        "clear-breaker",
+        examples=(
+            "skulk instance clear-breaker abcdef-k3x9",
+            "skulk instance clear-breaker my/model --dry-run",
+        ),
+    )(clear_breaker)
 
 
 def list_instances(session: Session, *, watch: WatchOption = False) -> int | None:
@@ -193,6 +201,31 @@ def retry_instance(
     else:
         session.narrate(instance_hint(view.instance_id))
     return _show(session, instance_record(view, names_of(state_of(session))))
+
+
+def clear_breaker(
+    session: Session, instance: InstanceArgument, *, dry_run: DryRunOption = False
+) -> int | None:
+    """Count the crashes of an instance from here on; one that failed for good is tried again.
+
+    An engine that crashes is relaunched three times in ten minutes, later each time, then stands
+    as failed. Nothing that runs is interrupted.
+    """
+    state = state_of(session)
+    (view,) = find_instances(state, instance)
+    has_failed = view.phase == "failed"
+    n_failures = sum(one.instance_id == view.instance_id for one in state.failures)
+    if dry_run:
+        done = "tried again" if has_failed else "left as it is"
+        outcome = f"would be {done}, and {n_failures} failures count no more"
+        session.output.show(outcomes_listing(_outcome(view, outcome)))
+        return None
+    path = path_of("/instance/{}/clear-breaker", view.instance_id)
+    session.client.post(path, CommandAccepted)
+    session.output.show(
+        outcomes_listing(_outcome(view, "tried again" if has_failed else "cleared"))
+    )
+    return None
 
 
 def show_instance(session: Session, instance: InstanceArgument) -> int | None:

@@ -1,4 +1,4 @@
-"""What `:move` does, from any view: what that needs is loaded when it is first done."""
+"""What `:move` and `:clear-breaker` do, from any view; what they need is loaded when first done."""
 
 from collections.abc import Mapping
 
@@ -8,11 +8,18 @@ from skulk_tui.seat import Seat
 
 
 def move_handlers(seat: Seat, desk: Desk) -> Mapping[str, Handler]:
-    """Give what it does, by action id."""
+    """Give what they do, by action id."""
 
     async def move(values: Values) -> None:
         from skulk_tui.screens.move_changes import move_asked
 
         seat.confirm(await move_asked(seat, values, desk.situation.selection))
 
-    return {"placement.move": move}
+    def clear_breaker(values: Values) -> None:
+        from skulk_tui.screens.plan_changes import breaker_clearance
+        from skulk_tui.screens.plan_inputs import one_instance
+
+        named, selection = values.get("instance", ""), desk.situation.selection
+        seat.confirm(breaker_clearance(seat, one_instance(seat.view, named, selection)))
+
+    return {"placement.move": move, "placement.clear_breaker": clear_breaker}

@@ -246,3 +246,31 @@ def retry(seat: Seat, item: InstanceView) -> Change:
         send=send,
         is_still_so=still_so(seat.view, [ref_of_instance(item)]),
     )
+
+
+def breaker_clearance(seat: Seat, item: InstanceView) -> Change:
+    """Plan to count an instance's crashes from here on."""
+
+    async def send(option: str) -> Sent:
+        del option
+        path = path_of("/instance/{}/clear-breaker", item.instance_id)
+        accepted = await seat.link.request("POST", path, CommandAccepted)
+        return Sent(
+            message=f"the crashes of {item.model_id} so far count no more",
+            command_id=accepted.command_id,
+        )
+
+    effect: list[Line] = [
+        line("The crashes of ", span(item.instance_id, "strong"), " so far count no more: it is"),
+        line("relaunched up to three times in ten minutes again. Nothing is interrupted."),
+    ]
+    if item.phase == "failed":
+        effect.append(line(Span("It has failed for good, and is tried again now.", "warn")))
+    return Change(
+        title=f"Clear the breaker of {item.model_id}",
+        effect=tuple(effect),
+        cli=f"skulk instance clear-breaker {item.instance_id}",
+        options=(Option(key="c", title="clear it"),),
+        send=send,
+        is_still_so=still_so(seat.view, [ref_of_instance(item)]),
+    )

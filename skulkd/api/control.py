@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from protocol.base import FrozenModel
 from protocol.cards import ModelCard, card_digest
 from protocol.commands import (
+    ClearBreaker,
     Command,
     CommandReply,
     MoveInstance,
@@ -157,6 +158,14 @@ class InstanceRoutes:
             after_attempt=instance.attempt,
         )
         return await self._about(instance, command, "Trying again.")
+
+    async def clear_breaker(self, request: Request) -> Answer:
+        """`POST /instance/{instance_id}/clear-breaker`: its relaunches so far do not count."""
+        instance = find_instance(self._deps, request)
+        command = ClearBreaker(
+            command_id=mint(self._deps, request), instance_id=instance.instance_id
+        )
+        return await self._about(instance, command, "Its failures so far do not count any more.")
 
     # ---- Parts ----
 

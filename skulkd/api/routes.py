@@ -255,6 +255,7 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _get("/instance/placement", "read", instances.placement),
         _get("/instance/previews", "read", instances.previews),
         _post("/instance/{instance_id}/retry", "operate", instances.retry),
+        _post("/instance/{instance_id}/clear-breaker", "operate", instances.clear_breaker),
         _get("/instance/{instance_id}/move", "read", services.moves.preview),
         _post("/instance/{instance_id}/move", "operate", services.moves.move),
         _get("/instance/{instance_id}", "read", instances.show),

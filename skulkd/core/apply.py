@@ -20,12 +20,16 @@ from typing import Final, TypeVar, assert_never
 from protocol.events import (
     ApiKeyCreated,
     ApiKeyRevoked,
+    BreakerCleared,
     CardAdded,
     CardRemoved,
     ClusterFounded,
     Event,
     InstanceFailed,
+    InstancePlaced,
+    InstanceRemoved,
     InstanceRetried,
+    InstanceStopRequested,
     JoinTokenCreated,
     JoinTokenRevoked,
     MasterElected,
@@ -113,17 +117,15 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
     match event.kind:
         case "runner_phase_changed":
             return _phase_changed(state, event)
-        case "instance_placed":
-            return _with_instance(state, event.instance)
-        case "instance_failed":
-            return _failed(state, event)
-        case "instance_retried":
-            return _retried(state, event)
-        case "instance_stop_requested":
-            stopping: Changes = {"desired": "stopped", "drain_ms": event.drain_ms}
-            return _changed_instance(state, event.instance_id, stopping)
-        case "instance_removed":
-            return _gone(state, event.instance_id)
+        case (
+            "instance_placed"
+            | "instance_failed"
+            | "instance_retried"
+            | "breaker_cleared"
+            | "instance_stop_requested"
+            | "instance_removed"
+        ):
+            return _instance_changes(state, event, at_ms)
         case "placement_failed":
             kept = (*state.placement_failures, event.failure)[-PLACEMENT_FAILURES_KEPT:]
             return {"placement_failures": kept}
@@ -145,6 +147,34 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
             return _member_changes(state, event, at_ms)
         case _:
             return _cluster_changes(state, event)
+
+
+def _instance_changes(
+    state: ClusterState,
+    event: InstancePlaced
+    | InstanceFailed
+    | InstanceRetried
+    | BreakerCleared
+    | InstanceStopRequested
+    | InstanceRemoved,
+    at_ms: int,
+) -> Changes:
+    match event:
+        case InstancePlaced():
+            return _with_instance(state, event.instance)
+        case InstanceFailed():
+            return _failed(state, event)
+        case InstanceRetried():
+            return _retried(state, event)
+        case BreakerCleared():
+            return _changed_instance(state, event.instance_id, {"breaker_cleared_ms": at_ms})
+        case InstanceStopRequested():
+            stopping: Changes = {"desired": "stopped", "drain_ms": event.drain_ms}
+            return _changed_instance(state, event.instance_id, stopping)
+        case InstanceRemoved():
+            return _gone(state, event.instance_id)
+        case _:
+            assert_never(event)
 
 
 def _member_changes(

@@ -51,13 +51,17 @@ def is_transient(code: ErrorCode, signal: str | None) -> bool:
 def n_recent_retries(state: ClusterState, instance_id: InstanceId, at_ms: int) -> int:
     """Count the attempts that followed failures within the window before `at_ms`.
 
-    Failures before the last final one do not count: an operator has acted since.
+    Failures before the last final one, and before the breaker was cleared, do not count: an
+    operator has acted since.
     """
+    instance = state.instances.get(instance_id)
+    cleared_ms = 0 if instance is None else instance.breaker_cleared_ms
     count = 0
     for failure in reversed(state.failures):
         if failure.instance_id != instance_id:
             continue
-        if failure.final or failure.at_ms < at_ms - WINDOW_MS:
+        is_past = failure.at_ms < at_ms - WINDOW_MS or failure.at_ms <= cleared_ms
+        if failure.final or is_past:
             break
         count += 1
     return count

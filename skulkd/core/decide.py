@@ -86,6 +86,8 @@ def decide(
             return instance_decisions.stop(state, command)
         case "retry_instance":
             return instance_decisions.retry(state, command)
+        case "clear_breaker":
+            return instance_decisions.clear_breaker(state, command, now_ms=now_ms)
         case "move_instance":
             return move_decisions.move(
                 state, readings, command, now_ms=now_ms, now_s=now_s, unheard=unheard

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from protocol.cards import card_digest
 from protocol.commands import (
+    ClearBreaker,
     PlaceInstance,
     ReportFailure,
     ReportPhase,
@@ -17,6 +18,7 @@ from protocol.commands import (
 )
 from protocol.errors import PlacementError, RequestError, error_of
 from protocol.events import (
+    BreakerCleared,
     Event,
     InstanceFailed,
     InstancePlaced,
@@ -36,7 +38,7 @@ from protocol.instances import (
 from protocol.placements import PlacementOutcome, Plan
 from protocol.readings import Readings
 from protocol.state import ClusterState
-from skulkd.core.breaker import allows_retry
+from skulkd.core.breaker import allows_retry, n_recent_retries
 from skulkd.core.placement.explain import outcome_error, size_text, sum_text
 from skulkd.core.placement.files import holders_in
 from skulkd.core.placement.memory_fit import lack_in_all_bytes
@@ -147,6 +149,28 @@ def retry(state: ClusterState, command: RetryInstance) -> tuple[Event, ...]:
         _check_eligible(state, instance)
         _check_room(state, instance)
     return (InstanceRetried(instance_id=instance.instance_id, attempt=instance.attempt + 1),)
+
+
+def clear_breaker(state: ClusterState, command: ClearBreaker, *, now_ms: int) -> tuple[Event, ...]:
+    """Begin the count of relaunches anew; what failed for good is tried again.
+
+    Raises:
+        PlacementError: `placement.not_live` for an instance that is not known or is being stopped,
+            `placement.no_fit` when others have been placed where it was,
+            `placement.node_draining` when one of its nodes is drained.
+    """
+    instance = _known(state, command.instance_id)
+    match _liveness(instance):
+        case "stopping" | "failed":
+            again = RetryInstance(
+                command_id=command.command_id,
+                instance_id=instance.instance_id,
+                after_attempt=instance.attempt,
+            )
+            return retry(state, again)
+        case "live":
+            n_retries = n_recent_retries(state, instance.instance_id, now_ms)
+            return (BreakerCleared(instance_id=instance.instance_id),) if n_retries else ()
 
 
 def report_phase(state: ClusterState, command: ReportPhase, *, now_ms: int) -> tuple[Event, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from protocol.cards import card_digest
 from protocol.events import (
     ApiKeyRevoked,
+    BreakerCleared,
     CardRemoved,
     ClusterFounded,
     Event,
@@ -131,7 +132,7 @@ def _about_the_rest(state: ClusterState, event: Event) -> tuple[bool, str] | Non
         case InstanceFailed():
             instance_id = event.failure.instance_id
             return instance_id in state.instances, instance_id
-        case InstanceRetried() | InstanceStopRequested() | InstanceRemoved():
+        case InstanceRetried() | BreakerCleared() | InstanceStopRequested() | InstanceRemoved():
             return event.instance_id in state.instances, event.instance_id
         case RunnerPhaseChanged():
             instance = state.instances.get(event.instance_id)

@@ -61,6 +61,7 @@ def _speakers(state: ClusterState, command: Command) -> frozenset[NodeId] | None
             | "stop_instance"
             | "move_instance"
             | "retry_instance"
+            | "clear_breaker"
             | "add_card"
             | "remove_card"
             | "create_api_key"

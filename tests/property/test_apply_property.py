@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from protocol.cards import card_digest
 from protocol.commands import (
     AddCard,
+    ClearBreaker,
     Command,
     CreateApiKey,
     DrainNode,
@@ -170,6 +171,7 @@ def orders(draw: st.DrawFn) -> Command:
             instance_id=an_instance_id(number),
             after_attempt=attempt,
         ),
+        ClearBreaker(command_id=a_command_id(4), instance_id=an_instance_id(number)),
         AddCard(command_id=a_command_id(5), card=card),
         RemoveCard(command_id=a_command_id(6), model_id=card.model_id),
         CreateApiKey(

@@ -4,6 +4,7 @@ from typing import Final
 
 from protocol.commands import (
     ChangeSettings,
+    ClearBreaker,
     Command,
     CreateApiKey,
     DrainNode,
@@ -23,6 +24,7 @@ from protocol.commands import (
 from protocol.events import (
     ApiKeyCreated,
     ApiKeyRevoked,
+    BreakerCleared,
     CardAdded,
     CardRemoved,
     ClusterFounded,
@@ -114,6 +116,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
         drain_ms=60_000,
     ),
     RetryInstance(command_id=a_command_id(), instance_id=an_instance_id(), after_attempt=1),
+    ClearBreaker(command_id=a_command_id(), instance_id=an_instance_id()),
     a_phase_report("ready").model_copy(update={"launch": _LAUNCH}),
     a_failure_report(),
     ReportDownload(
@@ -159,6 +162,7 @@ EVENTS: Final[tuple[Event, ...]] = (
     RunnerPhaseChanged(instance_id=an_instance_id(), runner=a_runner("ready"), launch=_LAUNCH),
     InstanceFailed(failure=a_failure()),
     InstanceRetried(instance_id=an_instance_id(), attempt=2),
+    BreakerCleared(instance_id=an_instance_id()),
     InstanceStopRequested(instance_id=an_instance_id(), drain_ms=60_000),
     InstanceRemoved(instance_id=an_instance_id()),
     DownloadEnded(

@@ -188,3 +188,23 @@ def test_a_dialog_that_has_no_room_keeps_its_ways_on_and_moves_the_rest(
             assert not node.asked("POST", MOVE)
 
     asyncio.run(story())
+
+
+def test_a_breaker_is_cleared_by_name_once_its_dialog_was_seen(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        path = f"/instance/{OLD}/clear-breaker"
+        node.answer("POST", path, accepted())
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("attic-mini")
+            await type_command(seat, f"clear-breaker {OLD}")
+            await seat.until_shows(
+                "Clear the breaker", "skulk instance clear-breaker", "c clear it"
+            )
+            assert not node.asked("POST", path)
+            await seat.press("c")
+            await seat.until_shows("the crashes of HuggingFaceTB")
+            assert len(node.asked("POST", path)) == 1
+
+    asyncio.run(story())

@@ -96,6 +96,11 @@ CASES = [
     Case(arguments=("stop", MODEL), kind="outcomes", record=records.OutcomeRecord),
     Case(arguments=("retry", an_instance_id()), kind="instances", record=records.InstanceRecord),
     Case(arguments=("instance", "show", MODEL), kind="instances", record=records.InstanceRecord),
+    Case(
+        arguments=("instance", "clear-breaker", MODEL),
+        kind="outcomes",
+        record=records.OutcomeRecord,
+    ),
     Case(arguments=("models", "list"), kind="models", record=records.ModelRecord),
     Case(arguments=("models", "show", MODEL), kind="models", record=records.ModelRecord),
     Case(arguments=("models", "import", "/m/a.gguf"), kind="imports", record=records.ImportRecord),
@@ -307,7 +312,7 @@ def test_without_a_daemon_machines_get_an_object(case: Case, dead_url: str) -> N
 
 @ALL
 def test_help_has_two_examples(case: Case) -> None:
-    verb = [word for word in case.arguments[:2] if "/" not in word and len(word) <= 10]
+    verb = [word for word in case.arguments[:2] if "/" not in word and len(word) <= 13]
     groups = {"instance", "models", "keys", "api", "cluster", "service", "config", "node", "diag"}
     path = verb[:2] if verb[0] in groups else verb[:1]
     ran = skulk(*path, "--help")
@@ -400,6 +405,7 @@ def _routes() -> list[str]:
         f"/instance/{instance}",
         f"/instance/{instance}/retry",
         f"/instance/{instance}/move",
+        f"/instance/{instance}/clear-breaker",
         f"/store/models/{MODEL}/download",
         f"/store/models/{MODEL}",
         "/v1/keys",

@@ -26,6 +26,7 @@ CHANGES = [
     ("cluster", "use", "home"),
     ("config", "set", "priority=60"),
     ("connect", "codex", "--write"),
+    ("instance", "clear-breaker", MODEL),
     ("keys", "create", "laptop"),
     ("keys", "revoke", "laptop"),
     ("models", "import", "/m/a.gguf"),

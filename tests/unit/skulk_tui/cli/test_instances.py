@@ -3,6 +3,7 @@ import json
 import pytest
 
 from protocol.errors import ErrorBody
+from protocol.instances import Phase
 from protocol.state import PlacementFailure
 from tests.support.builders import MODEL, NOW_MS, a_node_id, an_instance_id
 from tests.support.command_line import skulk
@@ -178,3 +179,15 @@ def test_an_instance_on_a_node_out_of_reach_says_so_and_ends_with_3(node: FakeNo
     assert ran.code == 3
     assert "ready (box-1 out of reach)" in ran.out
     assert "out of reach" in skulk("ps", node=node.url).out
+
+
+@pytest.mark.parametrize(("phase", "outcome"), [("ready", "cleared"), ("failed", "tried again")])
+def test_clearing_the_breaker_says_what_became_of_the_instance(
+    node: FakeNode, phase: Phase, outcome: str
+) -> None:
+    failure = an_ending() if phase == "failed" else None
+    node.on("GET", "/state", a_state_document(a_view(phase, failure=failure)))
+    ran = skulk("instance", "clear-breaker", MODEL, "--json", node=node.url)
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["items"][0]["outcome"] == outcome
+    assert len(node.asked("POST", f"{path()}/clear-breaker")) == 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.cards import card_digest
-from protocol.commands import PlaceInstance, RetryInstance, StopInstance
+from protocol.commands import ClearBreaker, PlaceInstance, RetryInstance, StopInstance
 from protocol.control_api import (
     CommandAccepted,
     ErrorDocument,
@@ -391,3 +391,16 @@ def test_a_placement_that_failed_later_is_told_under_its_id() -> None:
         assert reply.json()["error"]["code"] == "placement.busy"
 
     with_api(story, daemon)
+
+
+def test_clearing_the_breaker_is_a_command_about_the_instance() -> None:
+    instance = make_instance("ready")
+
+    async def story(api: Api) -> None:
+        cleared = await api.client.post(f"/instance/{instance.instance_id}/clear-breaker")
+        assert cleared.status_code == 202
+        (command,) = api.daemon.gateway.submitted
+        assert isinstance(command, ClearBreaker)
+        assert command.instance_id == instance.instance_id
+
+    with_api(story, FakeDaemon(instance))

@@ -1,7 +1,14 @@
 import pytest
 
 from protocol.errors import ErrorCode
-from skulkd.core.breaker import BACKOFF_S, MAX_RETRIES, WINDOW_MS, allows_retry, backoff_s
+from skulkd.core.breaker import (
+    BACKOFF_S,
+    MAX_RETRIES,
+    WINDOW_MS,
+    allows_retry,
+    backoff_s,
+    n_recent_retries,
+)
 from tests.support.builders import NOW_MS, a_failure, a_state, an_error, an_instance
 
 
@@ -97,3 +104,20 @@ def test_a_renewed_attempt_does_not_wait_for_an_old_failure() -> None:
     old = a_failure(attempt=1, phase="ready", final=False)
     instance = an_instance(phase=None, attempt=3, failure=old)
     assert not backoff_s(a_state(failures=(old,)), instance)
+
+
+def test_a_cleared_breaker_counts_from_then_on_and_waits_no_longer() -> None:
+    history = tuple(
+        a_failure(attempt=place + 1, phase="ready", at_ms=at_ms, final=False)
+        for place, at_ms in enumerate(failures(MAX_RETRIES))
+    )
+    cleared = an_instance(phase=None, attempt=4, failure=history[-1]).model_copy(
+        update={"breaker_cleared_ms": NOW_MS + 500}
+    )
+    state = a_state(instances=[cleared], failures=history)
+    latest = a_failure(attempt=4, phase="ready", at_ms=NOW_MS + 1000)
+    assert allows_retry(state, cleared, latest)
+    assert not backoff_s(state, cleared)
+    again = latest.model_copy(update={"final": False})
+    later = a_state(instances=[cleared], failures=(*history, again))
+    assert n_recent_retries(later, cleared.instance_id, NOW_MS + 2000) == 1

@@ -4,6 +4,7 @@ from protocol.cards import card_digest
 from protocol.commands import (
     AddCard,
     ChangeSettings,
+    ClearBreaker,
     Command,
     CreateApiKey,
     RemoveCard,
@@ -15,6 +16,7 @@ from protocol.commands import (
 from protocol.errors import ErrorCode, SkulkError
 from protocol.events import (
     ApiKeyCreated,
+    BreakerCleared,
     CardAdded,
     Event,
     InstanceFailed,
@@ -449,3 +451,22 @@ def test_a_cause_that_stays_is_final_however_often_it_was_tried(code: ErrorCode)
     (event,) = decided(state, a_failure_report(phase="stage", error=an_error(code)))
     assert isinstance(event, InstanceFailed)
     assert event.failure.final
+
+
+def test_clearing_the_breaker_is_decided_where_there_is_something_to_forget() -> None:
+    clear = ClearBreaker(command_id=a_command_id(5), instance_id=an_instance_id())
+    again = a_failure(phase="ready", at_ms=NOW_MS - 1000, final=False)
+    relaunched = an_instance(attempt=2, failure=again)
+    state = a_state(instances=[relaunched], failures=(again,))
+    assert decided(state, clear) == [BreakerCleared(instance_id=an_instance_id())]
+    assert decided(after(state, *decided(state, clear)), clear) == []
+    assert decided(a_state(instances=[an_instance()]), clear) == []
+
+
+def test_clearing_the_breaker_of_what_failed_for_good_tries_it_again() -> None:
+    clear = ClearBreaker(command_id=a_command_id(5), instance_id=an_instance_id())
+    failed = a_state(instances=[an_instance(failure=a_failure())])
+    assert decided(failed, clear) == [InstanceRetried(instance_id=an_instance_id(), attempt=2)]
+    stopping = a_state(instances=[an_instance(stopping=True)])
+    assert refused(stopping, clear).code == "placement.not_live"
+    assert refused(a_state(), clear).code == "placement.not_live"
