@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from tests.support.chat_client import answer_text, ask, chat_stream
+from tests.support.api_harness import events_of
+from tests.support.chat_client import answer_text, ask, chat_body, chat_stream
 from tests.support.daemon import Daemon
 from tests.support.demo_model import demo_model_path
 from tests.support.scripted_models import add_scripted_model
@@ -100,6 +101,53 @@ def test_a06_a_character_cut_at_the_end_is_left_out(node: Daemon, n_bytes: int) 
     assert "\ufffd" not in said
     assert FAMILY.startswith(said)
     assert len(said.encode()) <= n_bytes
+
+
+def test_a18_logprobs_of_a_real_model_streamed_and_whole(node: Daemon) -> None:
+    fields = {"logprobs": True, "top_logprobs": 3, "max_tokens": 5}
+    whole = ask(node, REAL.model_id, **REAL.body(**fields)).json()["choices"][0]
+    entries = whole["logprobs"]["content"]
+    assert len(entries) == 5
+    assert "".join(entry["token"] for entry in entries) == whole["message"]["content"]
+    for entry in entries:
+        assert entry["logprob"] <= 0
+        assert bytes(entry["bytes"]).decode() == entry["token"]
+        assert len(entry["top_logprobs"]) == 3
+        assert entry["top_logprobs"][0]["token"] == entry["token"], "greedy"
+    body = chat_body(REAL.model_id, **REAL.body(**fields), stream=True)
+    streamed = events_of(node.http.post("/v1/chat/completions", json=body).text)
+    told = [
+        entry["token"]
+        for event in streamed
+        for choice in event["choices"]
+        if choice["logprobs"]
+        for entry in choice["logprobs"]["content"]
+    ]
+    assert told == [entry["token"] for entry in entries]
+
+
+@both
+def test_a19_several_answers_to_one_request(node: Daemon, speaker: Speaker) -> None:
+    answer = ask(node, speaker.model_id, **speaker.body(n=3)).json()
+    texts = [choice["message"]["content"] for choice in answer["choices"]]
+    assert texts == [speaker.answer] * 3
+    one = ask(node, speaker.model_id, **speaker.body()).json()["usage"]
+    assert answer["usage"]["prompt_tokens"] == one["prompt_tokens"]
+    assert answer["usage"]["completion_tokens"] == 3 * one["completion_tokens"]
+
+
+def test_texts_are_gone_on_with_by_a_real_model(node: Daemon) -> None:
+    prompts = ["The capital of France is", "The capital of Italy is"]
+    body = {"model": REAL.model_id, "prompt": prompts, "temperature": 0, "max_tokens": 2}
+    whole = node.http.post("/v1/completions", json=body).json()
+    assert [choice["text"] for choice in whole["choices"]] == [" Paris.", " Rome."]
+    assert whole["usage"]["prompt_tokens"] == 10, "no template is around them"
+    streamed = node.http.post("/v1/completions", json={**body, "stream": True})
+    texts = ["", ""]
+    for event in events_of(streamed.text):
+        for choice in event["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == [" Paris.", " Rome."]
 
 
 @both

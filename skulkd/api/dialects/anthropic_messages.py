@@ -94,6 +94,7 @@ def parse_messages(body: Fields, *, command_id: CommandId) -> AnthropicCall:
         stop=_stop(body.get("stop_sequences")),
         tools=tools,
         tool_choice=_tool_choice(body.get("tool_choice"), tools),
+        parallel_tool_calls=_parallel(body.get("tool_choice")),
         enable_thinking=_enable_thinking(body.get("thinking")),
         reasoning_effort=_effort(body.get("output_config")),
         stream=read_flag(body, "stream") or False,
@@ -310,3 +311,10 @@ def _tool_choice(value: object, tools: tuple[ToolDefinition, ...]) -> str:
     if kind not in {"auto", "none"}:
         wrong("tool_choice.type", "auto, none, tool, or any with `tools`", choice.get("type"))
     return kind
+
+
+def _parallel(choice: object) -> bool | None:
+    if not isinstance(choice, dict):
+        return None
+    is_disabled = read_flag(cast("Fields", choice), "disable_parallel_tool_use")
+    return None if is_disabled is None else not is_disabled

@@ -132,6 +132,13 @@ def test_each_tool_choice_has_its_counterpart(choice: object, wanted: str) -> No
     assert read(tools=[TOOL], tool_choice=choice).tool_choice == wanted
 
 
+@pytest.mark.parametrize(("is_disabled", "wanted"), [(None, None), (True, False), (False, True)])
+def test_parallel_calls_can_be_switched_off(is_disabled: object, wanted: object) -> None:
+    choice = {"type": "auto", "disable_parallel_tool_use": is_disabled}
+    assert read(tools=[TOOL], tool_choice=choice).parallel_tool_calls is wanted
+    assert read(tools=[TOOL]).parallel_tool_calls is None
+
+
 @pytest.mark.parametrize(
     ("thinking", "wanted"),
     [
