@@ -10,7 +10,7 @@ calls at a time, then `close`. The process may die at any moment; every call the
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from protocol.cards import Compute, EngineName, ModelCard
 from protocol.data_frames import Frame, TakeChunk
@@ -23,17 +23,6 @@ Feature = Literal[
 ]  # fmt: skip
 """`complete`: to go on with a text as it is. `grammar`: to hold answers to a form. `tools`: to have
 tools called as `tool_choice` says."""
-TEXT_TOKENS: Final = 8192
-"""The longest text that is made a vector: most models must see a text whole, in one batch, and what
-a batch takes of memory grows with its size."""
-CHAT_TEXT_TOKENS: Final = 2048
-"""For a model that generates text too, whose batch takes a row of its vocabulary for each token."""
-
-
-def text_tokens(card: ModelCard, context_tokens: int) -> int:
-    """Say how long a text may be that a model with this window makes a vector of."""
-    generates = "TextGeneration" in card.tasks
-    return min(context_tokens, CHAT_TEXT_TOKENS if generates else TEXT_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

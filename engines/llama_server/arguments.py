@@ -7,8 +7,8 @@ parameters. Nothing outside this table ever reaches an engine's command line.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from engines.base import LoadSpec, text_tokens
-from protocol.cards import ModelCard
+from engines.base import LoadSpec
+from protocol.cards import ModelCard, text_tokens
 
 CONTEXT_CHECKPOINTS: Final = 4
 """Copies of recurrent or sliding-window state kept per slot. The default of 32 can take gigabytes

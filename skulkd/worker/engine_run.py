@@ -14,9 +14,8 @@ from engines.base import (
     EngineStatistics,
     LaunchSpec,
     LoadSpec,
-    text_tokens,
 )
-from protocol.cards import EngineName, ModelCard
+from protocol.cards import EngineName, ModelCard, text_tokens
 from protocol.clock import Clock
 from protocol.instances import LaunchRecord
 from protocol.nodes import EngineFacts

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-from engines.base import TEXT_TOKENS, EngineClient
+from engines.base import EngineClient
+from protocol.cards import TEXT_TOKENS
 from protocol.clock import Clock
 from protocol.errors import EngineError, ErrorBody, error_of
 from protocol.tasks import ChatTask

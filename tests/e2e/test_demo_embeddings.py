@@ -22,7 +22,8 @@ from tests.support.shared_daemon import shared_daemon
 
 MODEL = "test/demo-embedder"
 DIMENSIONS = 576
-WINDOW = 700
+WINDOW = 1024
+LONGEST = 512
 READY_S = 90
 
 
@@ -71,13 +72,13 @@ def test_a29_a_real_vector_is_the_same_in_both_forms(node: Daemon) -> None:
 def test_a31_the_longest_text_is_read_and_a_longer_one_refused_with_both_numbers(
     node: Daemon,
 ) -> None:
-    for n_words in (600, WINDOW - 1):
+    for n_words in (400, LONGEST - 1):
         answer = embed(node, "word " * n_words)
         assert len(rows_of(answer)) == 1
         assert answer.json()["usage"]["prompt_tokens"] == n_words + 1
     error = embed(node, "word " * 8000).json()["error"]
     assert error["code"] == "context_length_exceeded"
-    assert error["details"] == {"prompt_tokens": 8001, "context_tokens": WINDOW}
+    assert error["details"] == {"prompt_tokens": 8001, "context_tokens": LONGEST}
 
 
 def test_texts_of_several_batches_come_in_their_order(node: Daemon) -> None:

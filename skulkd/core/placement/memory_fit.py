@@ -24,7 +24,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from protocol.cards import BackendTag, Compute, EngineName, ModelCard
+from protocol.cards import (
+    BackendTag,
+    Compute,
+    EngineName,
+    ModelCard,
+    is_encoder,
+    text_tokens,
+)
 from protocol.ids import NodeId
 from protocol.instances import Instance
 from protocol.nodes import Accelerator, EngineFacts, NodeFacts
@@ -50,6 +57,11 @@ OVERHEAD_PERCENT: Final[dict[EngineName, int]] = {
 FALLBACK_HEAD_WIDTH: Final = 128
 """Assumed width of a key or value head when no header said it; the usual one today."""
 KV_ELEMENT_BYTES: Final = 2  # fp16
+_NO_WINDOW: Final = 1 << 30
+_VOCABULARY_BYTES: Final = 2 * 4 * 152_064
+"""Of a token in a batch for vectors: two rows of float32, of the largest usual vocabulary."""
+_LAYER_NUMBERS: Final = 16
+"""Of a token in an encoder's batch: float32 values that a layer holds, in hidden sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +130,20 @@ def share_of(card: ModelCard, engine: EngineFacts, *, slots: int) -> Share:
     proportional = weights * OVERHEAD_PERCENT[engine.engine] // 100
     return Share(
         weights_bytes=weights,
-        overhead_bytes=max(floor, proportional),
+        overhead_bytes=max(floor, proportional) + _batch_bytes(card),
         kv_bytes_per_token=per_token,
         kv_fixed_bytes=fixed * slots,
     )
+
+
+def _batch_bytes(card: ModelCard) -> int:
+    """Give what a batch takes in which a text is seen whole, to make a vector of it."""
+    if card.scripted is not None or {"TextEmbedding", "TextRerank"}.isdisjoint(card.tasks):
+        return 0
+    n_tokens = text_tokens(card, card.context_length or _NO_WINDOW)
+    if is_encoder(card):
+        return n_tokens * _LAYER_NUMBERS * 4 * card.hidden_size
+    return n_tokens * _VOCABULARY_BYTES
 
 
 def claims_by_node(state: ClusterState, readings: Readings) -> dict[NodeId, list[Claim]]:

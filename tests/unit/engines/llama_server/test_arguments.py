@@ -91,19 +91,24 @@ def test_embeddings_are_pooled_by_the_model_if_it_can(
 
 
 @pytest.mark.parametrize(
-    ("tasks", "context_tokens", "text_tokens"),
+    ("tasks", "family", "context_tokens", "text_tokens"),
     [
-        (("TextEmbedding",), 512, 512),
-        (("TextEmbedding",), 8192, 8192),
-        (("TextEmbedding",), 32768, 8192),
-        (("TextRerank",), 1024, 1024),
-        (("TextGeneration", "TextEmbedding"), 32768, 2048),
+        (("TextEmbedding",), "bert", 512, 512),
+        (("TextEmbedding",), "nomic-bert-moe", 8192, 8192),
+        (("TextEmbedding",), "gemma-embedding", 32768, 8192),
+        (("TextRerank",), "bert", 1024, 1024),
+        (("TextEmbedding",), "qwen3", 32768, 512),
+        (("TextEmbedding",), None, 32768, 512),
+        (("TextGeneration", "TextEmbedding"), "bert", 32768, 512),
+        (("TextGeneration", "TextEmbedding"), "llama", 256, 256),
     ],
 )
 def test_a_text_fits_one_batch_and_a_batch_fits_the_memory(
-    tasks: tuple[ModelTask, ...], context_tokens: int, text_tokens: int
+    tasks: tuple[ModelTask, ...], family: str | None, context_tokens: int, text_tokens: int
 ) -> None:
-    settings = settings_of(replace(a_spec(tasks=tasks), context_tokens=context_tokens))
+    spec = replace(a_spec(tasks=tasks), context_tokens=context_tokens)
+    card = spec.card.model_copy(update={"family": family})
+    settings = settings_of(replace(spec, card=card))
     hosted = hosted_parameters(settings)
     assert settings.text_tokens == hosted["n_batch"] == hosted["n_ubatch"] == text_tokens
 
