@@ -33,6 +33,8 @@ _QUIET_S: Final = 30.0
 """A node that the cluster has not counted in since its start believes that it is out when its log
 has not grown for so long."""
 _REMOVED_S: Final = 0.5
+_KEEP_AGAIN_S: Final = 2.0
+"""Between two tries of writing down that this node is alone."""
 
 
 @final
@@ -204,12 +206,22 @@ class OwnMembership:
         def removed(kept: Choices) -> Choices:
             return kept.model_copy(update={"cluster_open": False, "joining": alone, "seeds": ()})
 
-        await self._choices.change(removed)
+        while not await self._is_kept(removed):
+            await sleep(_KEEP_AGAIN_S)
         _log.warning(
             "this node was removed from cluster %s and goes on alone, as cluster %s",
             self._identity.cluster_id, alone,
         )  # fmt: skip
         self._restart()
+
+    async def _is_kept(self, removed: Callable[[Choices], Choices]) -> bool:
+        """Write down that this node is alone; a disk that fails now may be well again later."""
+        try:
+            await self._choices.change(removed)
+        except SkulkError as error:
+            _log.warning("%s", error.message, extra={"code": error.code})
+            return False
+        return True
 
     async def _is_out(self, removed_seq: int) -> bool:
         """Tell a removal from one of long ago, which a node that has joined again reads of, too."""

@@ -22,7 +22,7 @@ from tests.support.simulated_cluster_story import (
     Remove,
     draw_story,
 )
-from tests.support.simulated_story import Crash, Place, written
+from tests.support.simulated_story import Crash, Place, Trouble, written
 
 N_SEEDS = int(os.environ.get("SKULK_TEST_SEEDS", "300"))
 SEED_START = int(os.environ.get("SKULK_TEST_SEED_START", "0"))
@@ -76,6 +76,14 @@ STORIES: dict[str, ClusterStory] = {
         (3.0, Join()),
     ),
     "removed and back": a_story((0.0, Remove(via=1, node=3, again_after_s=5.0))),
+    # A node that was removed while its disk failed could not write down that it was alone, and died
+    # of it.
+    "removed with a failing disk": a_story(
+        (0.0, On(node=2, act=Trouble(disk="sync fails"))),
+        (0.0, Remove(via=1, node=2, again_after_s=30.0)),
+        (5.0, On(node=2, act=Trouble(disk="fine"))),
+        n_nodes=2,
+    ),
 }
 """What failed once, and was repaired with the history as its test."""
 
