@@ -35,7 +35,8 @@ async def move(seat: Seat, item: InstanceView, wish: MoveWish) -> Change:
         raise refused(look)
     first = MoveWish(instance_id=wish.instance_id, nodes=wish.nodes, stop_first=True)
     look_first = await seat.link.request("GET", wish.path, MoveDocument, query=first.query())
-    plan = look.plans[0]
+    plan, name_of = look.plans[0], command_name(seat.view)
+    back = ",".join(name_of(node_id) for node_id in look.from_nodes)
 
     async def send(option: str) -> Sent:
         chosen = first if option == _STOP_FIRST else wish
@@ -54,7 +55,7 @@ async def move(seat: Seat, item: InstanceView, wish: MoveWish) -> Change:
             ) from error
         new_id = InstanceId(accepted.instance_id or accepted.command_id)
         return Sent(
-            message=f"{item.model_id} moves, as {new_id}; back: :move {new_id[:12]}",
+            message=f"{item.model_id} moves; back: :move {new_id[:12]} to {back}",
             command_id=accepted.command_id,
             undo=None if chosen.stop_first else _given_up(seat, item, new_id, plan),
         )
@@ -62,7 +63,7 @@ async def move(seat: Seat, item: InstanceView, wish: MoveWish) -> Change:
     return Change(
         title=f"Move {item.model_id}",
         effect=_effect(seat, item, plan, look, look_first),
-        cli=wish.cli(command_name(seat.view), plan.plan_id),
+        cli=wish.cli(name_of, plan.plan_id),
         options=(
             Option(key="m", title="move it"),
             Option(key=_STOP_FIRST, title="stop it first", is_default_danger=True),

@@ -87,7 +87,7 @@ def test_a_move_shows_its_arithmetic_and_both_ways_and_sends_the_plan_shown(
             assert [one.get("stop_first") for one in asked] == [None, ["true"]]
             assert asked[0]["node_ids"] == [a_node_id(1), a_node_id(2)]
             await seat.press("m")
-            await seat.until_shows("moves, as", "u undo")
+            await seat.until_shows("moves; back: :move", "u undo")
             (sent,) = node.asked("POST", MOVE)
             assert sent.body["plan_id"] == TO.plan_id
             assert sent.body["stop_first"] is False
@@ -104,7 +104,7 @@ def test_stopping_first_is_the_other_letter_and_offers_no_undo(
             await type_command(seat, f"move {OLD}")
             await seat.until_shows("stops it first")
             await seat.press("s")
-            await seat.until_shows("moves, as")
+            await seat.until_shows("moves; back: :move")
             (sent,) = node.asked("POST", MOVE)
             assert sent.body["stop_first"] is True
             assert "u undo" not in seat.text
