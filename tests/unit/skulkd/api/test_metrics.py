@@ -79,7 +79,7 @@ def test_a_stream_counts_its_tokens_and_times_its_pieces() -> None:
         gaps = families["skulk_inter_token_seconds"]
         long = gaps.value("_count", model=MODEL) - gaps.value("_bucket", model=MODEL, le="0.02")
         assert long == 1
-        assert gaps.value("_sum", model=MODEL) >= 0.03
+        assert gaps.value("_sum", model=MODEL) > 0.029  # the loop counts in milliseconds
         assert families["skulk_request_seconds"].value("_count", model=MODEL) == 2
 
     with_api(story, daemon)
