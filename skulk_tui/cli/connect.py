@@ -104,12 +104,29 @@ def _state_of(record: ToolRecord) -> str:
 
 
 def _undo(session: Session, tool: str, file: ForeignFile, *, dry_run: bool) -> None:
-    note = file.check_undo()
-    had = note.backup is not None if dry_run else file.undo()
-    outcome = "restored" if had else "removed"
+    before = file.before()
+    outcome, text = ("restored" if before is not None else "removed"), before
+    if file.text is not None and not file.is_as_written:
+        text = TOOLS[tool].take_out(file.text, before or "")
+        if text is None:
+            raise _changed_since(file)
+        outcome = "taken out"
+    if not dry_run:
+        file.undo(text)
     _show(session, tool, file, outcome=f"would be {outcome}" if dry_run else outcome)
-    if note.key_id is not None and not dry_run:
-        session.narrate(f"Its API key is still valid: `skulk keys revoke {note.key_id}`.")
+    key_id = file.note.key_id if file.note is not None else None
+    if key_id is not None and not dry_run:
+        session.narrate(f"Its API key is still valid: `skulk keys revoke {key_id}`.")
+
+
+def _changed_since(file: ForeignFile) -> ClientError:
+    backup = file.note.backup if file.note is not None else None
+    was = f"; before that it was {backup}" if backup is not None else ""
+    return ClientError(
+        "client.usage",
+        f"{file.path} was changed since it was written, and is left alone{was}",
+        remediation="Take what names skulk out of it by hand.",
+    )
 
 
 def _show(
@@ -169,6 +186,11 @@ class Connecting:
         entries = session.client.get("/v1/models", ModelList).data
         models = ready_models(entries, model)
         url = session.client.target.url
+        if self._tool.needs_tools and not models[0].calls_tools:
+            session.narrate(
+                f"{models[0].model_id} calls no tools, and {self._tool.name} offers some with every"
+                " request: the node will refuse them. `--model` takes another."
+            )
         # A file that cannot be merged or written is told before a key is made for it.
         if write:
             self._merged(Offer(url=url, models=models, key=KEY_TO_COME))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from skulk_tui.cli.connect_offer import Offer, ReadyModel, is_key, key_in_text
-from skulk_tui.cli.merge_json import json_text, merge_json
-from skulk_tui.cli.merge_toml import Scalar, merge_toml, toml_text
+from skulk_tui.cli.merge_json import json_text, merge_json, restore_json
+from skulk_tui.cli.merge_toml import Scalar, merge_toml, take_out_toml, toml_text
 from skulk_tui.cli.merge_yaml import Entry, merge_yaml, yaml_entries
 from skulk_tui.own_files import config_dir
 
@@ -41,6 +41,11 @@ class Tool:
     """The key of ours that a file holds, if it holds one."""
     use: str
     """How the written file gets used."""
+    take_out: Callable[[str, str], str | None] = lambda text, before: None  # ruff: ignore[unused-lambda-argument]  has no more to say
+    """A file that was changed since it was written, as it was before in what is ours; None where
+    that cannot be done safely."""
+    needs_tools: bool = False
+    """It offers tools with every request."""
 
 
 def _home(environ: Mapping[str, str]) -> Path:
@@ -106,6 +111,20 @@ def _codex_key(text: str) -> str | None:
     return _own_key(_looked_up(_toml(text), *_CODEX_TABLE, "experimental_bearer_token"))
 
 
+def _codex_take_out(text: str, before: str) -> str | None:
+    now, old = _toml(text), _toml(before)
+    if _looked_up(old, *_CODEX_TABLE) is not None:
+        return None  # it was there before this program wrote it
+    top: dict[str, Scalar | None] = {}
+    if now.get("model_provider") == _PROVIDER:
+        for key in ("model", "model_provider", "model_context_window", _EFFORT):
+            value = old.get(key)
+            top[key] = value if isinstance(value, str | int) else None
+        if _EFFORT in old or now.get(_EFFORT) != "high":
+            del top[_EFFORT]
+    return take_out_toml(text, top=top, table=_CODEX_TABLE)
+
+
 def _toml(text: str) -> dict[str, object]:
     """Read a file; one that cannot be read says nothing."""
     try:
@@ -124,21 +143,29 @@ def _json_key(text: str, *path: str) -> str | None:
         return None
 
 
+_CLAUDE_MODELS: Final = (
+    "ANTHROPIC_MODEL",
+    # Those that it would else ask Anthropic's own service for.
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+)
+_CLAUDE_WINDOWS: Final = (
+    # It takes an unknown model to have a window of 200,000 tokens.
+    "CLAUDE_CODE_MAX_CONTEXT_TOKENS",
+    "CLAUDE_CODE_AUTO_COMPACT_WINDOW",
+)
+_CLAUDE_PATHS: Final = tuple(
+    ("env", name)
+    for name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN", *_CLAUDE_MODELS, *_CLAUDE_WINDOWS)
+)
+
+
 def _claude(offer: Offer) -> Changes:
-    name, window = offer.model.model_id, str(offer.model.window)
-    variables = {
-        "ANTHROPIC_BASE_URL": offer.url,
-        "ANTHROPIC_AUTH_TOKEN": offer.any_key,
-        "ANTHROPIC_MODEL": name,
-        # The names of the models that it would else ask Anthropic's own service for.
-        "ANTHROPIC_DEFAULT_OPUS_MODEL": name,
-        "ANTHROPIC_DEFAULT_SONNET_MODEL": name,
-        "ANTHROPIC_DEFAULT_HAIKU_MODEL": name,
-        # It takes an unknown model to have a window of 200,000 tokens.
-        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": window,
-        "CLAUDE_CODE_AUTO_COMPACT_WINDOW": window,
-    }
-    return {("env", variable): value for variable, value in variables.items()}
+    models = [offer.model.model_id] * len(_CLAUDE_MODELS)
+    windows = [str(offer.model.window)] * len(_CLAUDE_WINDOWS)
+    values = [offer.url, offer.any_key, *models, *windows]
+    return dict(zip(_CLAUDE_PATHS, values, strict=True))
 
 
 def _opencode(offer: Offer) -> Changes:
@@ -153,6 +180,17 @@ def _opencode(offer: Offer) -> Changes:
         ("provider", _PROVIDER): provider,
         ("model",): f"{_PROVIDER}/{offer.model.model_id}",
     }
+
+
+def _opencode_take_out(text: str, before: str) -> str | None:
+    try:
+        chosen = str(_looked_up(json.loads(text), "model"))
+    except (ValueError, RecursionError):
+        return None
+    ours: list[tuple[str, ...]] = [("provider", _PROVIDER)]
+    if chosen.startswith(f"{_PROVIDER}/"):
+        ours.append(("model",))
+    return restore_json(text, before, ours)
 
 
 def _opencode_model(model: ReadyModel) -> dict[str, object]:
@@ -260,6 +298,8 @@ TOOLS: Final[dict[str, Tool]] = {
         merge=_codex_merge,
         key_in=_codex_key,
         use="Run `codex`.",
+        take_out=_codex_take_out,
+        needs_tools=True,
     ),
     "claude": Tool(
         name="Claude Code",
@@ -268,6 +308,8 @@ TOOLS: Final[dict[str, Tool]] = {
         merge=lambda before, offer: merge_json(before, _claude(offer)),
         key_in=lambda text: _json_key(text, "env", "ANTHROPIC_AUTH_TOKEN"),
         use="Run `claude`.",
+        take_out=lambda text, before: restore_json(text, before, _CLAUDE_PATHS),
+        needs_tools=True,
     ),
     "opencode": Tool(
         name="opencode",
@@ -278,6 +320,8 @@ TOOLS: Final[dict[str, Tool]] = {
         merge=lambda before, offer: merge_json(before, _opencode(offer)),
         key_in=lambda text: _json_key(text, "provider", _PROVIDER, "options", "apiKey"),
         use="Run `opencode`.",
+        take_out=_opencode_take_out,
+        needs_tools=True,
     ),
     "open-webui": Tool(
         name="Open WebUI",

@@ -92,44 +92,44 @@ class ForeignFile:
             self.path.chmod(self.mode)
         return backup
 
-    def undo(self) -> bool:
-        """Bring back what was there, to the byte; False when nothing was.
+    def before(self) -> str | None:
+        """Give what was there before it was written; None when nothing was.
 
         Raises:
-            ClientError: `client.usage`: nothing was written, or it was changed since.
+            ClientError: `client.usage`: nothing was written, or the backup is gone.
         """
-        note = self.check_undo()
-        self._check_writable()
+        note = self._noted()
         if note.backup is None:
-            self.path.unlink()
-        else:
-            backup = Path(note.backup)
-            before = read_text(backup, max_bytes=MAX_BYTES)
-            if before is None:
-                raise ClientError("client.usage", f"{backup} is gone: nothing was changed")
-            replace_file(self.path, before, remedy=_REMEDY)
-            self.path.chmod(note.mode)
-            backup.unlink()
-        self._note(None)
-        return note.backup is not None
+            return None
+        text = read_text(Path(note.backup), max_bytes=MAX_BYTES)
+        if text is None:
+            raise ClientError("client.usage", f"{note.backup} is gone: nothing was changed")
+        return text
 
-    def check_undo(self) -> Note:
-        """Give what would be undone.
+    def undo(self, text: str | None) -> None:
+        """Put back what was there, and forget that it was ever written.
+
+        Args:
+            text: All of it; None takes the file away.
 
         Raises:
-            ClientError: `client.usage`: nothing was written, or it was changed since.
+            ClientError: `client.usage`: nothing was written, or the file cannot be.
         """
-        note = self.note
-        if note is None:
+        note = self._noted()
+        self._check_writable()
+        if text is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            replace_file(self.path, text, remedy=_REMEDY)
+            self.path.chmod(note.mode)
+        if note.backup is not None:
+            Path(note.backup).unlink(missing_ok=True)
+        self._note(None)
+
+    def _noted(self) -> Note:
+        if self.note is None:
             raise ClientError("client.usage", f"{self.path} was not written by this program")
-        if not self.is_as_written:
-            backup = f"; before that it was {note.backup}" if note.backup is not None else ""
-            raise ClientError(
-                "client.usage",
-                f"{self.path} was changed since it was written, and is left alone{backup}",
-                remediation="Take what names skulk out of it by hand.",
-            )
-        return note
+        return self.note
 
     def _check_writable(self) -> None:
         if self.text is None:

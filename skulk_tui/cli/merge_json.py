@@ -6,7 +6,7 @@ given out. A file with comments is no JSON, and is left to its owner.
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -37,6 +37,46 @@ def merge_json(before: str, changes: Mapping[tuple[str, ...], object]) -> str | 
         return after if json.loads(after) == wanted else None
     except (ValueError, IndexError, TypeError, RecursionError):
         return None
+
+
+def restore_json(text: str, before: str, paths: Sequence[tuple[str, ...]]) -> str | None:
+    """Set what is at paths to what it was, or take it out where it was not there.
+
+    Returns:
+        The new text, or None where one of both is no JSON object, or has something else on the way.
+    """
+    try:
+        return _restored(text, json.loads(before) if before.strip() else {}, paths)
+    except (ValueError, IndexError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _restored(text: str, old: object, paths: Sequence[tuple[str, ...]]) -> str | None:
+    wanted: object = json.loads(text)
+    for path in paths:
+        if not _has(wanted, path):
+            continue
+        if _has(old, path):
+            _set(wanted, path, _at(old, path))
+            text = _put(text, path, _at(old, path))
+        else:
+            del cast("dict[str, object]", _at(wanted, path[:-1]))[path[-1]]
+            text = _cut(text, path)
+    return text if json.loads(text) == wanted else None
+
+
+def _at(document: object, path: tuple[str, ...]) -> object:
+    for name in path:
+        document = cast("dict[str, object]", document)[name]
+    return document
+
+
+def _has(document: object, path: tuple[str, ...]) -> bool:
+    for name in path:
+        if not isinstance(document, dict) or name not in document:
+            return False
+        document = cast("dict[str, object]", document)[name]
+    return True
 
 
 def _set(document: object, path: tuple[str, ...], value: object) -> None:
@@ -99,6 +139,22 @@ def _put(text: str, path: tuple[str, ...], value: object) -> str:
             indent = _indent_at(text, found.start) or ""
             return text[:at] + _dumped(value, indent) + text[found.value_end :]
     return text
+
+
+def _cut(text: str, path: tuple[str, ...]) -> str:
+    """Take out the one member that is there, with the comma that parts it from its neighbour."""
+    at, members, close, index = _skip(text, 0), list[_Member](), 0, 0
+    opened = at
+    for name in path:
+        opened = at
+        members, close = _members(text, at)
+        index = max(n for n, one in enumerate(members) if one.name == name)
+        at = members[index].value_start
+    if index > 0:
+        return text[: members[index - 1].value_end] + text[members[index].value_end :]
+    if len(members) > 1:
+        return text[: members[0].start] + text[members[1].start :]
+    return text[: opened + 1] + text[close:]
 
 
 def _insert(

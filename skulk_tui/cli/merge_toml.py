@@ -7,7 +7,7 @@ given out.
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 Scalar = str | int
@@ -49,6 +49,50 @@ def merge_toml(
         return after if wanted is not None and tomllib.loads(after) == wanted else None
     except (tomllib.TOMLDecodeError, RecursionError):
         return None
+
+
+def take_out_toml(
+    text: str, *, top: Mapping[str, Scalar | None], table: tuple[str, str]
+) -> str | None:
+    """Set keys of the root to what they were, or take them out, and one table with all it holds.
+
+    Args:
+        text: The file.
+        top: Keys of the root; None takes one out.
+        table: Its name, in two parts.
+
+    Returns:
+        The new text, or None where the file's form does not allow it safely.
+    """
+    try:
+        wanted = _left(tomllib.loads(text), top, table)
+        carriage = "\r" if "\r\n" in text else ""
+        lines = [line.removesuffix("\r") for line in text.split("\n")]
+        after = f"{carriage}\n".join(_without(lines, top, table))
+        return after if wanted is not None and tomllib.loads(after) == wanted else None
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return None
+
+
+def _left(
+    document: dict[str, object], top: Mapping[str, Scalar | None], table: tuple[str, str]
+) -> dict[str, object] | None:
+    outer, inner = table
+    tables = _table(document.get(outer, {}))
+    if tables is None:
+        return None
+    others = {key: value for key, value in document.items() if key not in {*top, outer}}
+    kept = {key: value for key, value in top.items() if value is not None}
+    left = {name: value for name, value in tables.items() if name != inner}
+    return others | kept | ({outer: left} if left else {})
+
+
+def _without(
+    lines: list[str], top: Mapping[str, Scalar | None], table: tuple[str, str]
+) -> list[str]:
+    kept = {key: value for key, value in top.items() if value is not None}
+    gone = [key for key, value in top.items() if value is None]
+    return _without_top(_without_table(_with_top(lines, kept), table), gone)
 
 
 def _wanted(
@@ -96,18 +140,42 @@ def _with_top(lines: list[str], top: Mapping[str, Scalar]) -> list[str]:
     return [*head[:at_index], *missing, *head[at_index:], *rest]
 
 
+def _without_top(lines: list[str], keys: Sequence[str]) -> list[str]:
+    end = next((n for n, line in enumerate(lines) if _TABLE_START.match(line)), len(lines))
+    patterns = [re.compile(rf"\s*{key}\s*=") for key in keys]
+    head = [line for line in lines[:end] if not any(one.match(line) for one in patterns)]
+    return [*head, *lines[end:]]
+
+
 def _with_table(lines: list[str], table: tuple[str, str], entry: Mapping[str, Scalar]) -> list[str]:
-    names = r"\s*\.\s*".join(rf"\"?{name}\"?" for name in table)
-    header = re.compile(rf"\s*\[\s*{names}\s*\]\s*(#.*)?$")
-    start = next((n for n, line in enumerate(lines) if header.match(line)), None)
-    block = _block(table, entry)
-    if start is None:
+    block, span = _block(table, entry), _span(lines, table)
+    if span is None:
         while lines and not lines[-1].strip():
             lines = lines[:-1]
         return [*lines, *([""] if lines else []), *block, ""]
+    return [*lines[: span[0]], *block, *lines[span[1] :]]
+
+
+def _without_table(lines: list[str], table: tuple[str, str]) -> list[str]:
+    span = _span(lines, table)
+    if span is None:
+        return lines
+    start, end = span
+    # With the blank line that parts it from what is above.
+    start -= 1 if start > 0 and not lines[start - 1].strip() else 0
+    return [*lines[:start], *lines[end:]]
+
+
+def _span(lines: list[str], table: tuple[str, str]) -> tuple[int, int] | None:
+    """Give the line of a table's head and the one after its last, without what is idle."""
+    names = r"\s*\.\s*".join(rf"\"?{name}\"?" for name in table)
+    header = re.compile(rf"\s*\[\s*{names}\s*\]\s*(#.*)?$")
+    start = next((n for n, line in enumerate(lines) if header.match(line)), None)
+    if start is None:
+        return None
     end = start + 1
     while end < len(lines) and not _TABLE_START.match(lines[end]):
         end += 1
     while _IDLE.match(lines[end - 1]):
         end -= 1
-    return [*lines[:start], *block, *lines[end:]]
+    return start, end

@@ -161,7 +161,8 @@ class ConnectionRecord:
     tool: str
     path: str
     outcome: str
-    """`shown`, `written`, `unchanged`, `restored`, `removed`, or `would be …` before each."""
+    """`shown`, `written`, `unchanged`, `restored`, `removed`, or `taken out` of a file that was
+    changed since; with `--dry-run` `would be …`."""
     url: str | None
     """Of the node, for this machine; null where a file was restored."""
     model_ids: tuple[str, ...]

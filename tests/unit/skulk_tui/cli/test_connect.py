@@ -236,21 +236,53 @@ def test_files_lie_where_each_tool_looks(tmp_path: Path) -> None:
     }
 
 
-def test_what_somebody_changed_since_is_left_alone_and_kept(desk: Desk) -> None:
-    path = desk.path("codex")
+EDITS: dict[str, Callable[[str], str]] = {
+    "codex": lambda text: text + '\n[projects."/x"]\ntrust_level = "trusted"\n',
+    "claude": lambda text: text.rstrip()[:-1].rstrip() + ',\n  "more": 1\n}\n',
+    "opencode": lambda text: text.rstrip()[:-1] + ', "more": 1}',
+}
+
+
+@pytest.mark.parametrize("tool", EDITS)
+@pytest.mark.parametrize("was_there", [True, False])
+def test_of_what_somebody_changed_since_only_ours_is_taken_out(
+    desk: Desk, tool: str, *, was_there: bool
+) -> None:
+    path, edit, read = desk.path(tool), EDITS[tool], READ[tool]
+    path.parent.mkdir(parents=True)
+    if was_there:
+        path.write_text(OLD[tool], encoding="utf-8")
+    desk.item(tool, "--write")
+    path.write_text(edit(path.read_text("utf-8")), encoding="utf-8")
+    assert desk.item(tool, "--undo")["outcome"] == "taken out"
+    left = path.read_text("utf-8")
+    if was_there:
+        assert read(left) == read(edit(OLD[tool]))
+    assert "skulk" not in left
+    assert BIG not in left
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_what_was_changed_and_cannot_be_taken_out_is_left_alone_and_kept(desk: Desk) -> None:
+    path = desk.path("continue")
     path.parent.mkdir()
-    path.write_text(OLD["codex"], encoding="utf-8")
-    desk.item("codex", "--write")
-    edited = path.read_text("utf-8") + '\n[mine]\nmore = "x"\n'
+    path.write_text(OLD["continue"], encoding="utf-8")
+    desk.item("continue", "--write")
+    edited = path.read_text("utf-8") + "rules: []\n"
     path.write_text(edited, encoding="utf-8")
-    ran = desk.skulk("codex", "--undo")
+    ran = desk.skulk("continue", "--undo")
     assert (ran.code, path.read_text("utf-8")) == (2, edited)
-    assert "config.toml.before-skulk" in ran.err
-    again = desk.item("codex", "--write", "--model", MODEL)
+    assert "config.yaml.before-skulk" in ran.err
+    again = desk.item("continue", "--write", "--model", MODEL)
     assert again["backup"].endswith("before-skulk-2")
-    assert desk.item("codex", "--undo")["outcome"] == "restored"
+    assert desk.item("continue", "--undo")["outcome"] == "restored"
     assert path.read_text("utf-8") == edited
-    assert path.with_name("config.toml.before-skulk").read_text("utf-8") == OLD["codex"]
+    assert path.with_name("config.yaml.before-skulk").read_text("utf-8") == OLD["continue"]
+
+
+def test_an_agent_with_a_model_that_calls_no_tools_is_warned_of(desk: Desk) -> None:
+    assert "calls no tools" in desk.skulk("codex", "--model", MODEL).err
+    assert "calls no tools" not in desk.skulk("codex").err + desk.skulk("env").err
 
 
 def test_a_link_stays_and_what_it_leads_to_is_written(desk: Desk, tmp_path: Path) -> None:

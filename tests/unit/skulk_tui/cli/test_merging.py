@@ -6,8 +6,8 @@ import tomllib
 import pytest
 import yaml
 
-from skulk_tui.cli.merge_json import json_text, merge_json
-from skulk_tui.cli.merge_toml import merge_toml, toml_text
+from skulk_tui.cli.merge_json import json_text, merge_json, restore_json
+from skulk_tui.cli.merge_toml import merge_toml, take_out_toml, toml_text
 from skulk_tui.cli.merge_yaml import Entry, merge_yaml
 
 TABLE = ("providers", "ours")
@@ -105,6 +105,32 @@ def test_merging_toml_twice_changes_nothing_more() -> None:
     assert toml(once) == once
 
 
+@pytest.mark.parametrize(
+    "before",
+    ["", "[a]\nb = 1\n", 'x = 1\n\n[providers.other]\nurl = "u"\n\n# end\n', "# alone\n"],
+)
+def test_what_is_taken_out_of_toml_leaves_what_was_there(before: str) -> None:
+    merged = toml(before)
+    assert merged is not None
+    edited = f"{merged}\n[more]\nx = 1\n"
+    left = take_out_toml(edited, top=dict.fromkeys(TOP), table=TABLE)
+    assert left is not None
+    assert tomllib.loads(left) == {**tomllib.loads(before), "more": {"x": 1}}
+    assert [line for line in before.splitlines() if line not in left.splitlines()] == []
+
+
+def test_a_key_of_the_root_gets_back_its_value() -> None:
+    merged = toml('model = "gpt"\n')
+    assert merged is not None
+    left = take_out_toml(merged, top={"model": "gpt", "window": None}, table=TABLE)
+    assert left == 'model = "gpt"\n'
+
+
+def test_toml_in_a_form_that_lines_cannot_change_gives_nothing_out() -> None:
+    for text in ('providers = { ours = { url = "u" } }\n', "[providers.ours.inner]\na = 1\n", "="):
+        assert take_out_toml(text, top={}, table=TABLE) is None
+
+
 # ---- JSON ----------------------------------------------------------------------------------------
 
 
@@ -151,6 +177,33 @@ def test_what_is_no_plain_json_object_is_left_alone(before: str) -> None:
 
 def test_of_a_name_that_is_there_twice_the_one_that_counts_is_changed() -> None:
     assert merge_json('{"a": 1, "a": 2}', {("a",): 3}) == '{"a": 1, "a": 3}'
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ('{"a": 1, "b": 2}', '{"b": 2}'),
+        ('{\n  "b": 2,\n  "a": 1\n}\n', '{\n  "b": 2\n}\n'),
+        ('{ "a": {"x": 1} }', "{}"),
+        ('{"b": 2, "a": [1, 2], "c": 3}', '{"b": 2, "c": 3}'),
+        ('{"b": 2}', '{"b": 2}'),
+    ],
+)
+def test_a_member_is_taken_out_with_its_comma(text: str, left: str) -> None:
+    assert restore_json(text, "", [("a",)]) == left
+
+
+def test_a_member_gets_back_what_it_was() -> None:
+    text = '{"env": {"A": "ours", "B": "ours", "C": 1}, "new": true}'
+    before = '{"env": {"A": "theirs"}}'
+    left = restore_json(text, before, [("env", "A"), ("env", "B"), ("env", "D", "x")])
+    assert left == '{"env": {"A": "theirs", "C": 1}, "new": true}'
+
+
+def test_of_what_is_no_json_nothing_is_taken_out() -> None:
+    assert restore_json("// c\n{}", "", [("a",)]) is None
+    assert restore_json('{"a": 1}', "// c\n{}", [("a",)]) is None
+    assert restore_json('{"a": 1, "a": 2}', "", [("a",)]) is None
 
 
 # ---- YAML ----------------------------------------------------------------------------------------
