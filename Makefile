@@ -17,7 +17,7 @@ FAST := $(wildcard tests/unit tests/property tests/scripts tests/architecture)
 SLOW := $(wildcard tests/contract tests/conformance tests/simulation tests/tui tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check unit test simulate test-root test-net test-systemd wheel-test bench lock clean
+.PHONY: help demo check unit test simulate test-root test-net test-clients test-systemd wheel-test bench lock clean
 
 help:
 	@echo "make demo        start a daemon, place a real model, ask it a question (KEEP=1: leave it up)"
@@ -26,6 +26,7 @@ help:
 	@echo "make simulate    clusters through SEEDS=n further histories, from SEED_START=k"
 	@echo "make test-root   tests that mount file systems, in a mount namespace (Linux, root or user namespaces)"
 	@echo "make test-net    three machines on a bridge, in network namespaces (Linux, root or user namespaces)"
+	@echo "make test-clients  SDKs and agents as they are installed, against a node (fetches them once)"
 	@echo "make test-systemd  the service under the systemd of this machine (root)"
 	@echo "make wheel-test  build the wheel and test it with the source out of reach"
 	@echo "make bench       measure against the goals; writes bench/results/"
@@ -76,6 +77,18 @@ test-net: $(INSTALLED)
 		$$([ "$$(id -u)" = 0 ] || echo --user --map-root-user) \
 		sh -c 'mount -t tmpfs skulk-test /run && exec $(PYTEST) -q tests/net'
 
+# Clients are fetched first and run without any network; where there are no namespaces, through a
+# proxy that is none.
+test-clients: $(INSTALLED)
+	@$(BIN)/python -m tests.support.client_environments
+	@alone="unshare --net $$([ "$$(id -u)" = 0 ] || echo --user --map-root-user)"; \
+	if ! $$alone ip link set lo up 2>/dev/null; then \
+		echo "no network namespace here: clients are kept from the network by settings alone" >&2; \
+		alone=; \
+	fi; \
+	SKULK_TEST_CLIENTS=1 $$alone sh -c \
+		"$${alone:+ip link set lo up &&} exec $(PYTEST) -q --timeout=300 tests/clients"
+
 test-systemd: $(INSTALLED)
 	SKULK_TEST_SYSTEMD=1 $(BIN)/pytest -q tests/systemd
 
@@ -94,7 +107,10 @@ lock:
 	@[ -n "$(UV)" ] || { echo "make lock needs uv (pip install uv)." >&2; exit 1; }
 	"$(UV)" pip compile $(LOCK_FLAGS) --output-file requirements-dev.lock pyproject.toml --group dev
 	"$(UV)" pip compile $(LOCK_FLAGS) --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
+	for client in tests/clients/environments/*.in; do \
+		"$(UV)" pip compile $(LOCK_FLAGS) --output-file "$${client%.in}.txt" "$$client" || exit 1; \
+	done
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .clients dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
