@@ -73,11 +73,6 @@ class VectorService:
         self._open: dict[CommandId, Interruptible] = {}
         deps.cancels.add_here(self.cancel_here)
 
-    @property
-    def n_open(self) -> int:
-        """How many requests are being served."""
-        return len(self._open)
-
     def stop(self) -> None:
         """End every request with an error that says so."""
         for running in list(self._open.values()):
