@@ -150,3 +150,21 @@ def test_a_full_queue_is_busy_and_a_closed_one_says_why() -> None:
         assert await collect(serving.vectors(a_task(4))) == [Failed(STOPPING)]
 
     run(story)
+
+
+def test_a_draining_engine_finishes_what_it_reads_and_refuses_what_comes() -> None:
+    async def story() -> None:
+        engine = TextEngine()
+        engine.may_answer.clear()
+        serving = serving_of(engine)
+        reading = asyncio.create_task(collect(serving.vectors(a_task(1))))
+        await settle()
+        drained = asyncio.Event()
+        serving.drain(STOPPING, drained.set)
+        assert await collect(serving.vectors(a_task(2))) == [Failed(STOPPING)]
+        assert not drained.is_set()
+        engine.may_answer.set()
+        assert isinstance((await reading)[-1], Finished)
+        assert drained.is_set()
+
+    run(story)
