@@ -22,6 +22,7 @@ _PROVIDER: Final = "skulk"
 _SUFFIX: Final = " (skulk)"
 _EFFORT: Final = "model_reasoning_effort"
 _CODEX_TABLE: Final = ("model_providers", _PROVIDER)
+_OPENCODE_SCHEMA: Final = "https://opencode.ai/config.json"
 _CONTINUE_HEAD: Final = "name: Local Config\nversion: 1.0.0\nschema: v1\nmodels:\n"
 
 
@@ -316,7 +317,8 @@ TOOLS: Final[dict[str, Tool]] = {
         path_in=lambda environ: (
             _folder(environ, "XDG_CONFIG_HOME", ".config") / "opencode" / "opencode.json"
         ),
-        text=lambda offer: json_text(_opencode(offer)),
+        # It would put the schema's address there itself, and so change what was written.
+        text=lambda offer: json_text({("$schema",): _OPENCODE_SCHEMA, **_opencode(offer)}),
         merge=lambda before, offer: merge_json(before, _opencode(offer)),
         key_in=lambda text: _json_key(text, "provider", _PROVIDER, "options", "apiKey"),
         use="Run `opencode`.",
