@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.client_environments import HAS_NODE
 from tests.support.client_node import ClientNode, running_client_node
 from tests.support.python_clients import CLIENTS
 
@@ -16,6 +17,8 @@ IS_ASKED: Final = "SKULK_TEST_CLIENTS" in os.environ
 """Set by `make test-clients`."""
 
 collect_ignore_glob = [] if IS_ASKED else ["test_*.py"]
+if not HAS_NODE:
+    collect_ignore_glob += ["test_agents.py"]
 
 
 @pytest.fixture(scope="session")

@@ -84,7 +84,7 @@ class ClientNode:
         self.place(mortal)
         given = {"node": self.daemon.url, "mortal": mortal}
         given |= {"speaker": SPEAKER, "caller": CALLER, "embedder": EMBEDDER}
-        before = self._requests()
+        before = self.requests()
         python = str(client_python(environment))
         variables = self.environment(name)
         done = subprocess.run(
@@ -98,9 +98,10 @@ class ClientNode:
         )
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         seen = json.loads(done.stdout.splitlines()[-1])
-        return Sighting(seen, self._requests() - before)
+        return Sighting(seen, self.requests() - before)
 
-    def _requests(self) -> Counter[str]:
+    def requests(self) -> Counter[str]:
+        """Count what was answered so far, by status and by outcome of inference."""
         counts: Counter[str] = Counter()
         for name, n in _REQUESTS.findall(self.daemon.http.get("/metrics").text):
             counts[name] += int(float(n))
