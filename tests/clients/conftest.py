@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.client_environments import HAS_NODE
 from tests.support.client_node import ClientNode, running_client_node
-from tests.support.python_clients import CLIENTS
+from tests.support.library_clients import CLIENTS
 
 IS_ASKED: Final = "SKULK_TEST_CLIENTS" in os.environ
 """Set by `make test-clients`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from tests.support.client_environments import client_python
+from tests.support.client_environments import client_modules, client_python
 from tests.support.daemon import Daemon
 from tests.support.scripted_models import add_scripted_model
 from tests.support.shared_daemon import shared_daemon
@@ -85,11 +85,16 @@ class ClientNode:
         given = {"node": self.daemon.url, "mortal": mortal}
         given |= {"speaker": SPEAKER, "caller": CALLER, "embedder": EMBEDDER}
         before = self.requests()
-        python = str(client_python(environment))
         variables = self.environment(name)
+        if script.endswith(".cjs"):
+            variables["NODE_PATH"] = str(client_modules(environment))
+            program = "node"
+        else:
+            variables["LLM_USER_PATH"] = f"{variables['HOME']}/llm"
+            program = str(client_python(environment))
         done = subprocess.run(
-            [python, str(SCRIPTS / script), json.dumps(given), *arguments],
-            env={**variables, "LLM_USER_PATH": f"{variables['HOME']}/llm"},
+            [program, str(SCRIPTS / script), json.dumps(given), *arguments],
+            env=variables,
             cwd=variables["HOME"],
             capture_output=True,
             text=True,

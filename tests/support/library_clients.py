@@ -1,12 +1,14 @@
-"""The clients of Python that are run: their scripts, and how each says what failed."""
+"""The libraries that are run as clients: their scripts, and how each says what failed."""
 
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.support.client_environments import HAS_NODE
+
 
 @dataclass(frozen=True, kw_only=True)
-class PythonClient:
-    """One client.
+class Library:
+    """One of them.
 
     Args:
         name: Of this run.
@@ -48,10 +50,10 @@ _LITELLM: Final[dict[str, Any]] = {
     "embeds": True,
 }
 
-CLIENTS: Final = (
-    PythonClient(name="openai", environment="openai", version="3.57.0", **_OPENAI),
-    PythonClient(name="openai-1", environment="openai-1", version="1.109.1", **_OPENAI),
-    PythonClient(
+_OF_PYTHON: Final = (
+    Library(name="openai", environment="openai", version="3.57.0", **_OPENAI),
+    Library(name="openai-1", environment="openai-1", version="1.109.1", **_OPENAI),
+    Library(
         name="anthropic",
         environment="anthropic",
         version="2.14.0",
@@ -59,7 +61,7 @@ CLIENTS: Final = (
         died="APIStatusError",
         lists=True,
     ),
-    PythonClient(
+    Library(
         name="ollama",
         environment="ollama",
         version="0.6.3",
@@ -70,17 +72,15 @@ CLIENTS: Final = (
         lists=True,
         embeds=True,
     ),
-    PythonClient(
-        name="litellm-openai", arguments=("openai",), died="APIConnectionError", **_LITELLM
-    ),
-    PythonClient(
+    Library(name="litellm-openai", arguments=("openai",), died="APIConnectionError", **_LITELLM),
+    Library(
         name="litellm-anthropic",
         arguments=("anthropic",),
         too_long="ContextWindowExceededError",
         died="InternalServerError",
         **_LITELLM,
     ),
-    PythonClient(
+    Library(
         name="litellm-ollama",
         arguments=("ollama_chat",),
         absent="APIConnectionError",  # this route of it knows no other
@@ -88,7 +88,7 @@ CLIENTS: Final = (
         died="APIConnectionError",
         **_LITELLM,
     ),
-    PythonClient(
+    Library(
         name="langchain-openai",
         environment="langchain-openai",
         version="1.7.4",
@@ -98,7 +98,7 @@ CLIENTS: Final = (
         died="APIError",
         embeds=True,
     ),
-    PythonClient(
+    Library(
         name="pydantic-ai",
         environment="pydantic-ai",
         version="2.68.0",
@@ -107,7 +107,7 @@ CLIENTS: Final = (
         too_long="ModelContextWindowExceededError",
         died="ModelServerError",
     ),
-    PythonClient(
+    Library(
         name="llm",
         environment="llm",
         version="0.36",
@@ -118,3 +118,44 @@ CLIENTS: Final = (
         shows_pieces=False,
     ),
 )
+_OF_NODE: Final = (
+    Library(
+        name="openai-npm",
+        environment="openai-npm",
+        version="6.49.0",
+        script="openai_sdk.cjs",
+        died="APIError",
+        lists=True,
+        embeds=True,
+    ),
+    Library(
+        name="anthropic-npm",
+        environment="anthropic-npm",
+        version="1.14.0",
+        script="anthropic_sdk.cjs",
+        died="APIError",
+        lists=True,
+    ),
+    Library(
+        name="ollama-npm",
+        environment="ollama-npm",
+        version="0.6.4",
+        script="ollama_sdk.cjs",
+        absent="ResponseError",
+        too_long="ResponseError",
+        died="Error",
+        lists=True,
+        embeds=True,
+    ),
+    Library(
+        name="vercel",
+        environment="vercel",
+        version="6.0.326",
+        script="vercel_sdk.cjs",
+        absent="APICallError",
+        too_long="APICallError",
+        died="Object",  # the error of the frame, as it came
+        embeds=True,
+    ),
+)
+CLIENTS: Final = (*_OF_PYTHON, *(_OF_NODE if HAS_NODE else ()))
