@@ -31,7 +31,7 @@ help:
 	@echo "make wheel-test  build the wheel and test it with the source out of reach"
 	@echo "make bench       measure against the goals; writes bench/results/"
 	@echo "make unit        the fast tests alone"
-	@echo "make lock        resolve requirements*.lock anew (needs uv)"
+	@echo "make lock        resolve requirements*.lock and the locks of the clients anew (needs uv and npm)"
 	@echo "make clean       remove what the targets made"
 
 $(LOCKED): requirements-dev.lock
@@ -105,10 +105,15 @@ LOCK_FLAGS := --quiet --no-config --universal --python-version 3.11 --generate-h
 
 lock:
 	@[ -n "$(UV)" ] || { echo "make lock needs uv (pip install uv)." >&2; exit 1; }
+	@command -v npm >/dev/null || { echo "make lock needs npm." >&2; exit 1; }
 	"$(UV)" pip compile $(LOCK_FLAGS) --output-file requirements-dev.lock pyproject.toml --group dev
 	"$(UV)" pip compile $(LOCK_FLAGS) --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
 	for client in tests/clients/environments/*.in; do \
 		"$(UV)" pip compile $(LOCK_FLAGS) --output-file "$${client%.in}.txt" "$$client" || exit 1; \
+	done
+	for client in tests/clients/environments/*/package.json; do \
+		npm --prefix "$${client%/*}" install --package-lock-only --omit-lockfile-registry-resolved \
+			--ignore-scripts --no-audit --no-fund || exit 1; \
 	done
 
 clean:
