@@ -15,7 +15,9 @@ from typing import Final, final
 class RoundCall:
     """One call that is still to come; see `Rounds.call`."""
 
-    def __init__(self, calls: "set[RoundCall]", soonest_s: float, run: Callable[[], None]) -> None:
+    def __init__(
+        self, calls: "dict[RoundCall, None]", soonest_s: float, run: Callable[[], None]
+    ) -> None:
         self._calls = calls
         self._run = run
         self.soonest_s: Final = soonest_s
@@ -24,7 +26,7 @@ class RoundCall:
 
     def cancel(self) -> None:
         """Have it not come; idempotent, and harmless once it has."""
-        self._calls.discard(self)
+        self._calls.pop(self, None)
         if self.timer is not None:
             self.timer.cancel()
 
@@ -40,7 +42,8 @@ class Rounds:
     """The rounds of one node; used on its loop alone."""
 
     def __init__(self) -> None:
-        self._calls: set[RoundCall] = set()
+        self._calls: dict[RoundCall, None] = {}
+        """In the order in which they were asked for, so that histories can be told again."""
         self._longest_late_s: float | None = None
 
     def begin(self, *, late_s: float = 0.0) -> None:
@@ -65,7 +68,7 @@ class Rounds:
         """
         loop = asyncio.get_running_loop()
         call = RoundCall(self._calls, loop.time() + soonest_s, run)
-        self._calls.add(call)
+        self._calls[call] = None
         call.timer = loop.call_later(latest_s, call.run)
         return call
 

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,18 @@ def test_a_call_goes_with_the_first_round_after_its_time_and_comes_once() -> Non
             await sleep(0.4)
             rounds.begin()
         assert called_s == [pytest.approx(began_s + 1.2)]
+
+    run_virtual(story)
+
+
+def test_those_that_a_round_calls_come_in_the_order_in_which_they_asked() -> None:
+    async def story() -> None:
+        rounds, called = Rounds(), list[int]()
+        for number in range(50):
+            rounds.call(partial(called.append, number), soonest_s=0.0, latest_s=2.0)
+        rounds.begin()
+        await sleep(0.1)
+        assert called == list(range(50))
 
     run_virtual(story)
 
