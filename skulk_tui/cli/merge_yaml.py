@@ -39,7 +39,7 @@ def merge_yaml(before: str, *, key: str, entries: Sequence[Entry], suffix: str) 
 
     try:
         document = _mapping(yaml.safe_load(before))
-        root: Any = yaml.compose(before, Loader=yaml.SafeLoader)  # pyright: ignore[reportUnknownMemberType]  stubs leave it open
+        root = cast("Any", yaml.compose(before, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]  stubs leave it open
         after = _edited(before, root, key, entries, suffix) if document is not None else None
         found = _mapping(yaml.safe_load(after)) if after is not None else None
     except (yaml.YAMLError, RecursionError, ValueError):
