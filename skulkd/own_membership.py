@@ -231,6 +231,8 @@ class OwnMembership:
             appended = rooms.log.appended
             if rooms.node_id in appended.members:
                 return False
+            if rooms.is_refused:  # and its log says the same, which came after the refusal
+                return True
             if rooms.known_seq is not None:
                 return rooms.known_seq < removed_seq
             if appended.seq != seq:

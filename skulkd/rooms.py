@@ -127,6 +127,8 @@ class Rooms:
         self._is_known = asyncio.Event()
         self.is_turned_away: Final = asyncio.Event()
         """The master has said that this node was removed, and nothing of the cluster is here."""
+        self.is_refused = False
+        """The last that a master said of this node is that it was removed."""
         self.known_seq: int | None = None
         """Where the log was when the cluster first counted this node in, in this life."""
 
@@ -308,11 +310,14 @@ class Rooms:
                 reply = await self.gateway.submit(self.own_entry(self.gateway.mint_command_id()))
             except SkulkError as error:
                 _log.info("the cluster does not know this node yet: %s", error.message)
-                if error.code == "cluster.removed" and not self.log.appended.members:
-                    self.is_turned_away.set()
+                if error.code == "cluster.removed":
+                    self.is_refused = True
+                    if not self.log.appended.members:
+                        self.is_turned_away.set()
                 self._is_stale.set()
                 await sleep(_RENEW_RETRY_S)
             else:
+                self.is_refused = False
                 if self.known_seq is None:
                     self.known_seq = reply.seq
                 self._is_known.set()
