@@ -22,8 +22,8 @@ from bench.memory import ReadCost, measure_reads
 from tests.support.cluster import cluster_of, describe, invite
 from tests.support.daemon import Daemon
 
-SIZES: Final = ((20, 85.0, 70.0, 1.0, 0.3), (100, 125.0, 90.0, 3.0, 1.0))
-"""Nodes; gate and stretch of P18 in MB, and of P20 in percent of a core (docs/decisions/0017)."""
+SIZES: Final = ((20, 70.0, 50.0, 1.0, 0.3), (100, 90.0, 60.0, 3.0, 1.0))
+"""Nodes; gate and stretch of P18 in MB, and of P20 in percent of a core."""
 SETTLE_S: Final = 8.0
 WINDOW_S: Final = 5.0
 N_WINDOWS: Final = 5
