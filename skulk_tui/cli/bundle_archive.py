@@ -5,15 +5,14 @@ import json
 import tarfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, final
 
 from protocol.control_api import StateDocument
 from protocol.errors import ClientError
-from protocol.ids import NodeId
-from skulk_tui.cli.bundle_documents import MAX_DOCUMENT_BYTES, MAX_LOG_BYTES, Collected
+from skulk_tui.cli.bundle_documents import Collected
+from skulk_tui.cli.bundle_wish import PARTS, BundleWish
 from skulk_tui.cli.operation_records import BundleRecord
 from skulk_tui.cli.program import own_version
 from skulk_tui.formatting import rfc3339
@@ -23,22 +22,6 @@ _LEVEL: Final = 10
 
 class StoppedError(Exception):
     """The operator wants no more of it; what has been collected is kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BundleWish:
-    """What a bundle is to hold."""
-
-    nodes: tuple[NodeId, ...]
-    left_out: tuple[NodeId, ...] = ()
-    since_ms: int | None = None
-    """Logs and events from before are left out; None takes the last thousand."""
-
-    @property
-    def at_most_bytes(self) -> int:
-        """Before compression."""
-        per_node = MAX_LOG_BYTES + 2 * MAX_DOCUMENT_BYTES
-        return len(self.nodes) * per_node + 2 * MAX_DOCUMENT_BYTES
 
 
 def bundle_name(now_ms: int) -> str:
@@ -63,7 +46,7 @@ def write_bundle(
     ended: BaseException | None = None
     with _archive(path) as add:
         try:
-            for name, content in collected.documents(state, wish.nodes):
+            for name, content in collected.documents(state):
                 add(name, content)
         except (KeyboardInterrupt, Interrupted, StoppedError) as interrupt:
             ended = interrupt
@@ -72,6 +55,8 @@ def write_bundle(
             "made_by": own_version(),
             "partial": ended is not None,
             "since": rfc3339(wish.since_ms),
+            "level": wish.min_level,
+            "parts": [part for part in PARTS if part in wish.parts],
             "nodes": list(wish.nodes),
             "nodes_left_out": list(wish.left_out),
             "files": collected.files,

@@ -10,12 +10,14 @@ from typing import Final, TypeVar, final
 from protocol.base import FrozenModel
 from protocol.control_api import StateDocument
 from protocol.ids import NodeId
-from skulk_tui.cli.bundle_archive import BundleWish, StoppedError, bundle_name, write_bundle
+from skulk_tui.cli.bundle_archive import StoppedError, bundle_name, write_bundle
 from skulk_tui.cli.bundle_documents import Collected
+from skulk_tui.cli.bundle_wish import BundleWish
 from skulk_tui.cli.operation_records import BundleRecord
 from skulk_tui.cli.session import parse_duration
 from skulk_tui.cli.suggestions import node_ids_of
 from skulk_tui.client import Query
+from skulk_tui.clock import SystemClock
 from skulk_tui.formatting import format_bytes
 from skulk_tui.lines import EMPTY, Line, Span, line, span, toned, wrapped
 from skulk_tui.screens.view import Values
@@ -138,9 +140,8 @@ class BundlePane(TextPane):
         now_ms = seat.clock.wall_ms()
         wish = self._wish(state, now_ms)
         loop = asyncio.get_running_loop()
-        collected = Collected(
-            LinkAsked(seat.link, loop), wish.since_ms, tell=self._teller(loop.call_soon_threadsafe)
-        )
+        tell = self._teller(loop.call_soon_threadsafe)
+        collected = Collected(LinkAsked(seat.link, loop), wish, SystemClock(), tell=tell)
         path = (seat.state_dir or Path()) / _FOLDER / bundle_name(now_ms)
         path.parent.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         record, _ = await run_blocking(write_bundle, path, collected, wish, state, now_ms=now_ms)

@@ -2,14 +2,19 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import pytest
 import zstandard
 
 from protocol.cluster_api import LogLineView, LogsDocument
+from protocol.control_api import StateDocument
+from skulk_tui.cli.bundle_archive import write_bundle
 from skulk_tui.cli.bundle_documents import Collected
+from skulk_tui.cli.bundle_wish import LEVELS, BundleWish, Sampling
 from skulk_tui.cli.redaction import Redactor
+from skulk_tui.client import NodeClient
+from skulk_tui.target import Target
 from tests.support.builders import a_node_id
 from tests.support.command_line import Ran, skulk
 from tests.support.fake_node import KEY, FakeNode, refusal
@@ -112,7 +117,9 @@ def test_ctrl_c_keeps_what_there_is_and_says_that_it_is_partial(
     ran = made(node, path)
     assert ran.code == 130
     assert manifest(path)["partial"] is True
-    assert set(read(path)) == {"skulk-bundle/state.json", "skulk-bundle/manifest.json"}
+    names = {name.rpartition("/")[2] for name in read(path)}
+    assert "state.json" in names
+    assert names & {"events.json", "log.json"} == set()
 
 
 def test_an_archive_that_cannot_be_written_leaves_nothing(node: FakeNode, tmp_path: Path) -> None:
@@ -136,6 +143,96 @@ def test_since_reads_a_log_from_its_beginning_and_drops_what_is_older(
     everything = b"".join(read(path).values())
     assert b"just now" in everything
     assert b"long ago" not in everything
+
+
+def test_a_duration_looks_again_and_again_at_what_changes(node: FakeNode, tmp_path: Path) -> None:
+    path = tmp_path / "b.tar.zst"
+    ran = made(node, path, "--duration", "30ms", "--interval", "10ms")
+    assert ran.code == 0, ran.err
+    samples = [name.split("/") for name in read(path) if "/samples/" in name]
+    assert [sorted({name[2][:4] for name in samples})] == [["0001", "0002", "0003"]]
+    assert {name[-1] for name in samples} == {"state.json", "health.json", "cluster.json"}
+
+
+def test_ctrl_c_between_two_looks_keeps_the_looks_before(node: FakeNode, tmp_path: Path) -> None:
+    looks: list[float] = []
+
+    @final
+    class OnceWaited:
+        def monotonic_s(self) -> float:
+            return 0.0
+
+        def wall_ms(self) -> int:
+            return 0
+
+        def wait_s(self, duration_s: float) -> None:
+            looks.append(duration_s)
+            if len(looks) > 1:
+                raise KeyboardInterrupt
+
+    client = NodeClient(Target(url=node.url, url_rule="--node"), clock=OnceWaited())
+    state = client.get("/state", StateDocument)
+    sampling = Sampling(interval_s=30.0, n_samples=5)
+    wish = BundleWish(nodes=tuple(state.members), parts=frozenset({"health"}), sampling=sampling)
+    collected = Collected(client, wish, OnceWaited(), tell=lambda _: None)
+    record, ended = write_bundle(tmp_path / "b", collected, wish, state, now_ms=0)
+    assert isinstance(ended, KeyboardInterrupt)
+    assert record.partial
+    assert looks == [30.0, 60.0]
+    assert [name for name in read(tmp_path / "b") if "/samples/" in name] == [
+        f"skulk-bundle/samples/0001-19700101T000000Z/nodes/{next(iter(state.members))}/health.json"
+    ]
+
+
+def test_samples_together_are_bounded(
+    node: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skulk_tui.cli.bundle_documents.MAX_SAMPLED_BYTES", 100)
+    path = tmp_path / "b.tar.zst"
+    ran = made(node, path, "--duration", "30ms", "--interval", "10ms")
+    assert ran.code == 6
+    assert [name for name in read(path) if "/samples/" in name] == []
+    assert any("all samples together" in why for why in manifest(path)["failed"].values())
+
+
+@pytest.mark.parametrize(
+    ("duration", "interval", "more"),
+    [("1s", "2s", ()), ("1h", "1s", ()), ("2m", "30s", ("--timeout", "60s"))],
+)
+def test_looks_that_cannot_be_are_refused_before_any(
+    node: FakeNode, tmp_path: Path, duration: str, interval: str, more: tuple[str, ...]
+) -> None:
+    path = tmp_path / "b.tar.zst"
+    ran = made(node, path, "--duration", duration, "--interval", interval, *more)
+    assert ran.code == 2
+    assert not path.exists()
+
+
+def test_only_lines_from_a_level_on_are_kept(node: FakeNode, tmp_path: Path) -> None:
+    lines = tuple(LogLineView(message=f"at {level}", level=level) for level in LEVELS)
+    plain = LogLineView(message="of an engine")
+    path = tmp_path / "b.tar.zst"
+    node.on("GET", "/v1/logs", planted_log().model_copy(update={"lines": (*lines, plain)}))
+    ran = skulk("bundle", "--log-level", "WARN", "-O", str(path), node=node.url)
+    assert ran.code == 0, ran.err
+    everything = b"".join(read(path).values()).decode()
+    kept = ["at warning", "at error", "at critical", "of an engine"]
+    assert [text for text in kept if text not in everything] == []
+    assert "at info" not in everything
+    assert skulk("bundle", "--log-level", "loud", node=node.url).code == 2
+
+
+def test_parts_are_chosen_by_name(node: FakeNode, tmp_path: Path) -> None:
+    path = tmp_path / "b.tar.zst"
+    ran = made(node, path, "--include", "state, log,health", "--exclude", "log")
+    assert ran.code == 0, ran.err
+    names = {name.rpartition("/")[2] for name in read(path)}
+    assert names == {"state.json", "health.json", "manifest.json"}
+    assert manifest(path)["parts"] == ["state", "health"]
+    nothing = skulk("bundle", "--include", "log", "--exclude", "log", node=node.url)
+    assert nothing.code == 2
+    unknown = skulk("bundle", "--exclude", "logs", node=node.url)
+    assert "'log'" in unknown.err
 
 
 def test_codes_of_errors_and_ordinary_fields_stay() -> None:
