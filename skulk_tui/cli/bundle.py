@@ -20,7 +20,6 @@ from skulk_tui.cli.waiting import state_of
 from skulk_tui.formatting import format_bytes
 
 _EXAMPLES: Final = (
-    "skulk diag bundle",
     "skulk diag bundle --nodes studio,attic --since 1h",
     "skulk diag bundle --duration 2m --interval 10s --log-level warning",
 )

@@ -5,13 +5,12 @@ import json
 import tarfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, final
 
 from protocol.control_api import StateDocument
 from protocol.errors import ClientError
-from skulk_tui.cli.bundle_documents import Collected
+from skulk_tui.cli.bundle_documents import Collected, stamp_of
 from skulk_tui.cli.bundle_wish import PARTS, BundleWish
 from skulk_tui.cli.operation_records import BundleRecord
 from skulk_tui.cli.program import own_version
@@ -26,8 +25,7 @@ class StoppedError(Exception):
 
 def bundle_name(now_ms: int) -> str:
     """Name an archive by its time."""
-    stamp = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-    return f"skulk-bundle-{stamp}.tar.zst"
+    return f"skulk-bundle-{stamp_of(now_ms)}.tar.zst"
 
 
 def write_bundle(

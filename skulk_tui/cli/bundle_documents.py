@@ -3,6 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol, TypeVar, final
 
@@ -40,6 +41,11 @@ _DOCUMENTS: Final = (
 )
 _SAMPLED: Final = frozenset({"state", "health", "cluster"})
 """The parts that change by themselves."""
+
+
+def stamp_of(now_ms: int) -> str:
+    """Write a time, UTC, as part of a file's name."""
+    return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 class Asked(Protocol):
@@ -115,7 +121,7 @@ class Collected:
             due_s = started_s + index * sampling.interval_s
             self._tell(f"waiting for sample {index} of {sampling.n_samples}")
             self._clock.wait_s(due_s - self._clock.monotonic_s())
-            under = f"samples/{index:04}-{(rfc3339(self._clock.wall_ms()) or '').replace(':', '')}/"
+            under = f"samples/{index:04}-{stamp_of(self._clock.wall_ms())}/"
             for name, content in self._sample(parts, under):
                 n_bytes += len(content)
                 if n_bytes > MAX_SAMPLED_BYTES:
