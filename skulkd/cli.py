@@ -41,6 +41,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--home", type=Path, metavar="DIR", help="state of this node (default: XDG data, skulk)")
     add("--models-dir", metavar="DIR", help="model files (default: XDG data, skulk-models)")
     add("--api", metavar="[HOST:]PORT", help="where HTTP listens (default: loopback, 52415)")
+    add("--tls-cert", metavar="FILE", help="serve TLS beyond loopback with this certificate (PEM)")
+    add("--tls-key", metavar="FILE", help="the key of that certificate")
     add("--name", help="what people call this node (default: the host name)")
     add("--no-worker", dest="worker", action="store_false", default=None, help="run no models here")
     add("--no-api", dest="serve_api", action="store_false", default=None, help="serve no HTTP")
@@ -195,10 +197,12 @@ def load(flags: dict[str, Any], environment: Mapping[str, str]) -> LoadedSetting
     token: str | None = flags.pop("join")
     discard: bool = flags.pop("discard")
     home = chosen_home.absolute() if chosen_home else default_home(environment)
+    from skulkd.api.certificate import check_certificate
     from skulkd.cluster.settings_check import check_addresses
 
     loaded = load_settings(
         home=home, file_text=read_settings_file(home), environment=environment, flags=flags
     )
     check_addresses(loaded.settings)
+    check_certificate(loaded.settings)
     return _with_invitation(loaded, token=token, discard=discard)

@@ -42,6 +42,10 @@ class Settings(FrozenModel):
     """`PORT` for loopback (both families), or `HOST:PORT`."""
     allowed_hosts: Annotated[tuple[HostName, ...], Field(max_length=64)] = ()
     """Further names that clients may use in the Host header."""
+    tls_cert: Path | None = None
+    """Certificate that the API shows beyond loopback, in PEM; with `tls_key` or not at all."""
+    tls_key: Path | None = None
+    """Its key."""
     worker: bool = True
     """Whether models may be planned onto this node."""
     serve_api: bool = True
@@ -286,7 +290,11 @@ def load_settings(
     except ValidationError as error:
         raise _invalid(error, from_file, from_environment, path) from error
     settings = settings.model_copy(
-        update={"models_dir": settings.models_dir.expanduser().absolute()}
+        update={
+            "models_dir": _absolute(settings.models_dir),
+            "tls_cert": settings.tls_cert and _absolute(settings.tls_cert),
+            "tls_key": settings.tls_key and _absolute(settings.tls_key),
+        }
     )
     _check_port(settings)
     layers: tuple[tuple[SettingSource, Mapping[str, object]], ...] = (
@@ -325,6 +333,10 @@ def with_found_port(loaded: LoadedSettings, port: int) -> LoadedSettings:
         update={"api": str(port) if shown is None else f"{shown}:{port}"}
     )
     return replace(loaded, settings=settings, api_was_chosen=True)
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
 
 
 def _check_port(settings: Settings) -> None:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final, final
 
 from protocol.errors import ConfigError, SkulkError
+from skulkd.api.certificate import check_certificate
 from skulkd.cluster.curve_keys import make_key_pair
 from skulkd.cluster.settings_check import check_addresses
 from skulkd.config import LoadedSettings, reloaded, with_found_port
@@ -112,6 +113,7 @@ def _for_the_next_life(loaded: LoadedSettings, api_port: int) -> LoadedSettings:
     try:
         fresh = reloaded(loaded, read_settings_file(loaded.home))
         check_addresses(fresh.settings)
+        check_certificate(fresh.settings)
     except ConfigError as error:
         # Better the node of before than none: whoever asked for the restart may be far away.
         _log.error(

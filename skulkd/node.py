@@ -23,6 +23,7 @@ from protocol.nodes import Role
 from protocol.peer_messages import CallApi
 from skulkd.api.app import create_app
 from skulkd.api.auth import is_loopback
+from skulkd.api.certificate import ServedCertificate, certificate_files
 from skulkd.api.dependencies import ApiDependencies, NodeFace
 from skulkd.api.node_joining import NodeJoining
 from skulkd.api.node_names import name_of
@@ -320,7 +321,7 @@ class Node:
         """Serve; returns once our own port answers as us."""
         host, port = self._settings.api_address()
         is_local = host is None or is_loopback(host)
-        server = ApiServer(clock=self._clock)
+        server = ApiServer(clock=self._clock, certificate=await self._certificate())
         wanted_host = self._choices.now.open_host if is_local else host
         door = OpenDoor(server, rooms.replica, wanted_host)
 
@@ -341,6 +342,10 @@ class Node:
         _log.info("serving at %s", ", ".join(server.urls()))
         answering = host if host is not None and is_local else "127.0.0.1"
         await wait_own_port(answering, server.port, boot_id=self._face.boot_id, clock=self._clock)
+
+    async def _certificate(self) -> ServedCertificate | None:
+        files = certificate_files(self._settings)
+        return None if files is None else await run_blocking(ServedCertificate, files, self._clock)
 
     async def _join(self, joining: NodeJoining, token: str) -> None:
         """Join by the invitation that this start was given, unless that is done already.

@@ -117,15 +117,23 @@ class GuardedHttp(HttpToolsProtocol):
         shared: What all connections share.
         limits: The bounds.
         clock: For the Date header.
+        must_be_tls: It is not, and so whatever is asked is refused.
     """
 
     def __init__(
-        self, config: Config, shared: SharedState, limits: ConnectionLimits, clock: Clock
+        self,
+        config: Config,
+        shared: SharedState,
+        limits: ConnectionLimits,
+        clock: Clock,
+        *,
+        must_be_tls: bool = False,
     ) -> None:
         super().__init__(config, shared, app_state={})
         self._shared = shared
         self._limits = limits
         self._clock = clock
+        self._must_be_tls = must_be_tls
         self._stage: Literal["idle", "head", "body"] = "idle"
         self._head_bytes = 0
         self._is_refused = False
@@ -206,6 +214,9 @@ class GuardedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse what arrived, and see that the rest is not owed for ever."""
         if self._is_refused:
+            return
+        if self._must_be_tls:
+            self._refuse_plain()
             return
         self._has_body = False
         super().data_received(data)
@@ -372,12 +383,24 @@ class GuardedHttp(HttpToolsProtocol):
         limit = self._limits.header_bytes
         self._refuse(431, "request.too_large", f"the headers are larger than {limit} bytes")
 
+    def _refuse_plain(self) -> None:
+        host, port = self.server or ("", None)
+        shown = f"[{host}]" if ":" in host else host
+        self._refuse(
+            400,
+            "request.tls_required",
+            "this node speaks TLS beyond loopback, and this came over plain HTTP",
+            remediation=f"Use https://{shown}:{port}; replace a key that you sent, if somebody may"
+            " have listened.",
+        )
+
     def _refuse(
         self,
         status: int,
         code: ErrorCode,
         message: str,
         *,
+        remediation: str = "",
         retry_after_s: int | None = None,
         is_lingering: bool = True,
     ) -> None:
@@ -387,15 +410,16 @@ class GuardedHttp(HttpToolsProtocol):
             # It would stand in the middle of the response to an earlier request.
             self.abort()
             return
-        error = RequestError(code, message, retry_after_s=retry_after_s)
+        error = RequestError(code, message, remediation=remediation, retry_after_s=retry_after_s)
         reply = error_reply(error, dialect="openai")
         head = [b"HTTP/1.1 %d %b\r\n" % (status, _REASONS[status])]
         head += [b"%b: %b\r\n" % header for header in reply.headers]
         head.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(reply.body))
         self.transport.write(b"".join(head) + reply.body)
-        if is_lingering and self.transport.can_write_eof():
-            # Closing over unread bytes would reset the connection and lose the answer with it.
-            self.transport.write_eof()
-            self._arm(self._limits.linger_s)
-        else:
+        if not is_lingering:
             self.transport.close()
+            return
+        # Closing over unread bytes would reset the connection and lose the answer with it.
+        if self.transport.can_write_eof():  # TLS has no half of a connection
+            self.transport.write_eof()
+        self._arm(self._limits.linger_s)

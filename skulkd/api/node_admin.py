@@ -11,6 +11,7 @@ from typing import Final, final
 
 from protocol.admin_api import NodeConfig, SettingValue, SettingView
 from protocol.errors import ClusterError, ConfigError
+from skulkd.api.certificate import check_certificate
 from skulkd.cluster.settings_check import check_addresses
 from skulkd.config import (
     SETTINGS_FILE,
@@ -67,7 +68,8 @@ class LocalAdmin:
         """Change the settings file, once what it would say has been checked as at a start.
 
         Raises:
-            ConfigError: `config.unknown_key`, `config.invalid`; nothing has changed then.
+            ConfigError: `config.unknown_key`, `config.invalid`, `config.tls_unusable`; nothing
+                has changed then.
         """
         async with self._writing:
             before = await run_blocking(read_settings_file, self._loaded.home)
@@ -76,7 +78,9 @@ class LocalAdmin:
                 for key, value in changes.items()
             }
             after = edited(before or "", typed, self._path)
-            check_addresses(reloaded(self._loaded, after).settings)
+            wanted = reloaded(self._loaded, after).settings
+            check_addresses(wanted)
+            await run_blocking(check_certificate, wanted)
             if not dry_run and after != (before or ""):
                 await run_blocking(self._write, after)
                 _log.info("settings changed by command: %s", ", ".join(sorted(changes)))

@@ -12,7 +12,7 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Final, cast, final
+from typing import Final, Literal, cast, final
 
 from uvicorn.config import Config
 
@@ -20,11 +20,13 @@ from protocol.clock import Clock
 from protocol.errors import ConfigError, RequestError
 from skulkd.api.app import ApiApp
 from skulkd.api.auth import is_loopback
+from skulkd.api.certificate import ServedCertificate
 from skulkd.api.connection import ConnectionLimits, GuardedHttp, SharedState
 from skulkd.api.http import UpgradedProtocol
+from skulkd.api.tls_listener import TlsListener
 from skulkd.eventlog.gateway import StateView
 from skulkd.runtime.port_holder import holder_of
-from skulkd.runtime.tasks import run_blocking, sleep
+from skulkd.runtime.tasks import Tasks, run_blocking, sleep
 
 _log = logging.getLogger(__name__)
 
@@ -46,15 +48,25 @@ class ApiServer:
     Args:
         clock: For Date headers and the grace period.
         limits: Bounds of each connection.
+        certificate: With one, TLS is spoken, and plain HTTP with this machine alone.
     """
 
-    def __init__(self, *, clock: Clock, limits: ConnectionLimits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        limits: ConnectionLimits | None = None,
+        certificate: ServedCertificate | None = None,
+    ) -> None:
         self._clock = clock
+        self._certificate = certificate
+        self._tasks = Tasks("listeners", on_death=_log_death)
         self._limits = _within_descriptors(limits or ConnectionLimits())
         self._shared = SharedState()
         self._app: ApiApp | None = None
         self._connect: Callable[[], GuardedHttp] = _not_started
-        self._listening: dict[str, asyncio.Server] = {}
+        self._refuse: Callable[[], GuardedHttp] = _not_started
+        self._listening: dict[str, asyncio.Server | TlsListener] = {}
         """By host."""
         self._port = 0
 
@@ -89,7 +101,9 @@ class ApiServer:
             timeout_keep_alive=self._limits.keep_alive_s,
         )
         config.load()
-        self._connect = lambda: GuardedHttp(config, self._shared, self._limits, self._clock)
+        parts = (config, self._shared, self._limits, self._clock)
+        self._connect = lambda: GuardedHttp(*parts)
+        self._refuse = lambda: GuardedHttp(*parts, must_be_tls=True)
         self._port = port
         if host is not None:
             await self._listen(host)
@@ -139,7 +153,14 @@ class ApiServer:
 
     def urls(self) -> tuple[str, ...]:
         """Where this node is served now."""
-        return tuple(f"http://{_in_url(host)}:{self._port}" for host in sorted(self._listening))
+        return tuple(
+            f"{self.scheme_at(host)}://{_in_url(host)}:{self._port}"
+            for host in sorted(self._listening)
+        )
+
+    def scheme_at(self, host: str) -> Literal["http", "https"]:
+        """Say what is spoken at an address of this machine; at loopback both are, once TLS is."""
+        return "http" if self._certificate is None or is_loopback(host) else "https"
 
     async def stop_listening(self) -> None:
         """Take no new connection; open ones go on."""
@@ -165,6 +186,7 @@ class ApiServer:
             connection.abort()
         if cut:
             _log.warning("%d connections were cut after %g s", len(cut), grace_s)
+        await self._tasks.close(_CANCEL_S)
         tasks = list(self._shared.tasks)
         for task in tasks:
             task.cancel()
@@ -181,10 +203,21 @@ class ApiServer:
 
     async def _listen(self, host: str) -> None:
         listener = await self._bind(host)
-        loop = asyncio.get_running_loop()
-        self._listening[host] = await loop.create_server(
-            self._connect, sock=listener, backlog=_BACKLOG
-        )
+        if self._certificate is None:
+            self._listening[host] = await asyncio.get_running_loop().create_server(
+                self._connect, sock=listener, backlog=_BACKLOG
+            )
+        else:
+            listener.settimeout(0)
+            self._listening[host] = TlsListener(
+                listener,
+                certificate=self._certificate,
+                connect=self._connect,
+                refuse=self._refuse,
+                n_open=lambda: len(self._shared.connections),
+                limits=self._limits,
+                tasks=self._tasks,
+            )
         self._port = listener.getsockname()[1]
 
     async def _listen_after(self, host: str, *, is_waiting: bool) -> None:
@@ -278,6 +311,10 @@ class ApiListeners:
     def urls(self) -> tuple[str, ...]:
         """Where this node is served now."""
         return self._server.urls()
+
+
+def _log_death(story: str, _error: BaseException) -> None:
+    _log.critical("%s", story)  # none of them is essential, so that this is never called
 
 
 def _not_started() -> GuardedHttp:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.support.chat_client import answer_text, ask, chat_stream
-from tests.support.daemon import Daemon, wait_until
+from tests.support.daemon import Daemon, own_address, wait_until
 from tests.support.demo_model import DEMO_MODEL_ID
 from tests.support.scripted_models import MODEL, add_scripted_model, add_slow_talker
 
@@ -30,15 +30,6 @@ def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
 
 def reasons(daemon: Daemon) -> set[str]:
     return {reason["code"] for reason in daemon.http.get("/health").json()["reasons"]}
-
-
-def own_address() -> str | None:
-    """Give an IPv4 address of this machine beyond loopback; None where it has none."""
-    for addresses in psutil.net_if_addrs().values():
-        for address in addresses:
-            if address.family == socket.AF_INET and not address.address.startswith("127."):
-                return address.address
-    return None
 
 
 def has_ipv6_loopback() -> bool:

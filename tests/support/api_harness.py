@@ -11,6 +11,7 @@ import httpx
 import uvloop
 
 from skulkd.api.app import ApiApp, create_app
+from skulkd.api.certificate import ServedCertificate
 from skulkd.api.connection import ConnectionLimits
 from skulkd.api.server import ApiServer
 from skulkd.runtime.tasks import Tasks
@@ -83,11 +84,13 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def running_api(
-    daemon: FakeDaemon, limits: ConnectionLimits | None = None
+    daemon: FakeDaemon,
+    limits: ConnectionLimits | None = None,
+    certificate: ServedCertificate | None = None,
 ) -> AsyncGenerator[Api]:
     """Serve on a free port; everything is closed on leaving, and no essential task has died."""
     tasks = Tasks("test api", on_death=lambda story, _: daemon.deaths.append(story))
-    server = ApiServer(clock=daemon.clock, limits=limits)
+    server = ApiServer(clock=daemon.clock, limits=limits, certificate=certificate)
     app = create_app(daemon.dependencies(tasks))
     await server.start(app, port=0)
     base = f"http://127.0.0.1:{server.port}"

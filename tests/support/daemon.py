@@ -33,6 +33,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def own_address() -> str | None:
+    """Give an IPv4 address of this machine beyond loopback; None where it has none."""
+    for addresses in psutil.net_if_addrs().values():
+        for address in addresses:
+            if address.family == socket.AF_INET and not address.address.startswith("127."):
+                return address.address
+    return None
+
+
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Copy this process's environment without any setting of skulk's, and add `extra`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SKULK_")}

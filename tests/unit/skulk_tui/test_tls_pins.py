@@ -15,11 +15,12 @@ from skulk_tui.session_socket import WebSocketConnector
 from skulk_tui.target import Target
 from skulk_tui.tls_pins import TlsTrust, fingerprint_of, spelt_out
 from skulk_tui.view_state import ViewState
+from tests.support.certificates import SECOND
 from tests.support.den_cluster import fill
 from tests.support.fake_node import FakeNode
 from tests.support.linked import Impatience, Seen, live, until
 from tests.support.scripted_session import ScriptedSession
-from tests.support.tls_proxy import SECOND, TlsProxy
+from tests.support.tls_proxy import TlsProxy
 
 
 @pytest.fixture

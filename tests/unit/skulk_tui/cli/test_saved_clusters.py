@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from skulk_tui.profiles import read_config
+from tests.support.certificates import SECOND
 from tests.support.command_line import Ran, skulk
 from tests.support.fake_node import KEY, FakeNode
-from tests.support.tls_proxy import SECOND, TlsProxy
+from tests.support.tls_proxy import TlsProxy
 
 
 @pytest.fixture

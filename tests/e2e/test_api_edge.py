@@ -1,0 +1,64 @@
+"""A real node as other machines reach it: over TLS."""
+
+import ssl
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.certificates import EXPIRED, SECOND, written
+from tests.support.daemon import Daemon, own_address, wait_until
+
+pytestmark = pytest.mark.e2e
+
+EX_CONFIG = 78
+
+
+def test_a_node_with_a_certificate_is_used_over_tls_and_takes_a_renewed_one_up(
+    tmp_path: Path,
+) -> None:
+    address = own_address()
+    assert address is not None, "this test needs a network interface beside loopback"
+    files = written(tmp_path, EXPIRED)
+    flags = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key), "--no-mdns")
+    with_expired = Daemon(tmp_path / "expired", arguments=flags)
+    with_expired.spawn()
+    try:
+        assert with_expired.wait_exit() == EX_CONFIG
+        assert "has expired [config.tls_unusable]" in with_expired.log_text()
+    finally:
+        with_expired.destroy()
+
+    written(tmp_path)
+    with Daemon(tmp_path / "node", arguments=flags) as node:
+        outside = f"https://{address}:{node.port}"
+        assert node.http.get("/health").is_success, "this machine speaks plainly"
+        key = node.http.post("/v1/keys", json={"name": "laptop", "scope": "admin"}).json()["key"]
+        opened = node.skulk("api", "open", "-o", "name")
+        assert f"https://0.0.0.0:{node.port}" in opened.stdout.split(), opened.stderr
+
+        plain = httpx.get(f"http://{address}:{node.port}/health", trust_env=False)
+        assert plain.status_code == 400
+        assert plain.json()["error"]["skulk_code"] == "request.tls_required"
+
+        with_key = {"SKULK_NODE": outside, "SKULK_API_KEY": key}
+        first = node.skulk("status", environment=with_key)
+        assert first.returncode == 0, first.stderr
+        assert "certificate" in first.stderr, "it tells that it was pinned"
+        told = node.skulk(
+            "status", environment={"SKULK_NODE": outside.replace("https", "http")}
+        ).stderr
+        assert f"Use {outside}" in told
+
+        before = ssl.get_server_certificate((address, node.port))
+        written(tmp_path, SECOND)
+
+        def is_renewed() -> bool:
+            return ssl.get_server_certificate((address, node.port)) != before
+
+        wait_until(is_renewed, timeout_s=5, what="the renewed certificate")
+        refused = node.skulk("status", environment=with_key)
+        assert "skulk cluster trust" in refused.stderr
+        assert node.skulk("cluster", "trust", outside).returncode == 0
+        assert node.skulk("status", environment=with_key).returncode == 0
+        assert node.stop() == 0

@@ -1,0 +1,83 @@
+"""Certificates that nobody vouches for.
+
+They and their keys were made for these tests, serve 127.0.0.1 alone, and are no secret.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from skulkd.api.certificate import CertificateFiles
+
+FIRST: Final = """\
+-----BEGIN CERTIFICATE-----
+MIIBnDCCAUOgAwIBAgIUINiTznu4mUHb/RPMuPa05uqUkFcwCgYIKoZIzj0EAwIw
+FTETMBEGA1UEAwwKdGVzdCBmaXJzdDAgFw0yNjExMzAxMTA5NTdaGA8yMTI2MTEw
+NjExMDk1N1owFTETMBEGA1UEAwwKdGVzdCBmaXJzdDBZMBMGByqGSM49AgEGCCqG
+SM49AwEHA0IABG3m3TPvTw5fpqh7jWYtJpQkl6D497oMlTwiYUbDcs9Q5El6ONcC
+82kNFQQjhCJGEqNhH4315okeAE7GtVhpAFujbzBtMB0GA1UdDgQWBBSZXJCJ2S1z
+n5dvy+xmqol8d3MNlTAfBgNVHSMEGDAWgBSZXJCJ2S1zn5dvy+xmqol8d3MNlTAP
+BgNVHRMBAf8EBTADAQH/MBoGA1UdEQQTMBGHBH8AAAGCCWxvY2FsaG9zdDAKBggq
+hkjOPQQDAgNHADBEAiA5s4ZYC9wAA0fol+cj9Iz2s/RJQaLCZTUxVe4bW5LHgQIg
+dTzjLIq8Ub1dqWgyR9IBSYE46o/pMIVlIGC7pfXMQ5Y=
+-----END CERTIFICATE-----
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgV6zriVnlSwLIoLZC
+D+aeCftv+6SQ+RPSd+AucytH0mqhRANCAARt5t0z708OX6aoe41mLSaUJJeg+Pe6
+DJU8ImFGw3LPUORJejjXAvNpDRUEI4QiRhKjYR+N9eaJHgBOxrVYaQBb
+-----END PRIVATE KEY-----
+"""
+SECOND: Final = """\
+-----BEGIN CERTIFICATE-----
+MIIBnjCCAUWgAwIBAgIUCalQQQDDK1GMQz7AVh4G9b4fIokwCgYIKoZIzj0EAwIw
+FjEUMBIGA1UEAwwLdGVzdCBzZWNvbmQwIBcNMjYxMTMwMTEwOTU3WhgPMjEyNjEx
+MDYxMTA5NTdaMBYxFDASBgNVBAMMC3Rlc3Qgc2Vjb25kMFkwEwYHKoZIzj0CAQYI
+KoZIzj0DAQcDQgAEeVSgVfZ+m8e397PUYOIW4F4sRwiiwmBW4clr7k2Y+N4Ut2C0
+A/+Ok3z4jvMSI4ZL32eQCTm5kEbD1groiLkFZaNvMG0wHQYDVR0OBBYEFBNW3omg
+VGqNZUHEkFGIo3NuYrwKMB8GA1UdIwQYMBaAFBNW3omgVGqNZUHEkFGIo3NuYrwK
+MA8GA1UdEwEB/wQFMAMBAf8wGgYDVR0RBBMwEYcEfwAAAYIJbG9jYWxob3N0MAoG
+CCqGSM49BAMCA0cAMEQCICK1lkPCICJtgidePZJUTlNCqiZtoNiXL8F5sNhslI3f
+AiB4T+RImUbEfK7wtay5Euq353L1X8bBvToBd+WXUWGLHA==
+-----END CERTIFICATE-----
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgOPtrkweBuzHplA6v
+A3gNYzzhU9iHBkxBNT57wq8UOp6hRANCAAR5VKBV9n6bx7f3s9Rg4hbgXixHCKLC
+YFbhyWvuTZj43hS3YLQD/46TfPiO8xIjhkvfZ5AJObmQRsPWCuiIuQVl
+-----END PRIVATE KEY-----
+"""
+EXPIRED: Final = """\
+-----BEGIN CERTIFICATE-----
+MIIBazCCARGgAwIBAgIBATAKBggqhkjOPQQDAjAXMRUwEwYDVQQDDAx0ZXN0IGV4
+cGlyZWQwHhcNMjUwMTAxMDAwMDAwWhcNMjUwMjAxMDAwMDAwWjAXMRUwEwYDVQQD
+DAx0ZXN0IGV4cGlyZWQwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAQz+Xgwb+Tz
+BVMGaEVpcX8hokwWQ8gPMUQrEdAzAyK+ng2Z8OiVTk/RBjh/qXkIAiJYVmpt04cY
+OaMqtX+qSRLto04wTDAaBgNVHREEEzARhwR/AAABgglsb2NhbGhvc3QwDwYDVR0T
+AQH/BAUwAwEB/zAdBgNVHQ4EFgQU6aVrHAffbzMlyxaWkt2rs/HApJ0wCgYIKoZI
+zj0EAwIDSAAwRQIgEYiZLr94i+Y4gFoDD+f+4y0J/CdERz7CNe8qhtDOcbsCIQC3
+ktn/E0Q4EXywlFlPDVgqMRhOD9aM0DkjyEXpVJ41Fw==
+-----END CERTIFICATE-----
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgQRQl2WnKJN+tWopk
+ZYVmzE7dSWkzmPpDgbi8AXWPwF6hRANCAAQz+Xgwb+TzBVMGaEVpcX8hokwWQ8gP
+MUQrEdAzAyK+ng2Z8OiVTk/RBjh/qXkIAiJYVmpt04cYOaMqtX+qSRLt
+-----END PRIVATE KEY-----
+"""
+ENCRYPTED_KEY: Final = """\
+-----BEGIN ENCRYPTED PRIVATE KEY-----
+MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAho2+KesA3TAgICCAAw
+DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEEOUy2ADXlas+gQIhRsyx59YEgZBK
+TCJFLw2Ds4HdZTcbmtmSTd0fDNs/yekB9qxUYOWS/gB/wXwBT6lyM23jII1U5exk
+toOw4CKvKmM22QMj2NRAMlPMItGG3pTg22t4tZcHvcXET8r7J9s/yp2U7tu3NkNU
+Vi5tOdPdOOviJ5PJgbJYPDYy3RhLYxdIAlEuKY+KMf0jRNYPBu9zenK4t8hA9ys=
+-----END ENCRYPTED PRIVATE KEY-----
+"""
+"""Of EXPIRED, under a passphrase."""
+
+
+def written(directory: Path, pem: str = FIRST, *, key: str | None = None) -> CertificateFiles:
+    """Write a certificate and its key, or another one, as an operator keeps them; replaces both."""
+    files = CertificateFiles(certificate=directory / "node.crt", key=directory / "node.key")
+    certificate, begins, own_key = pem.partition("-----BEGIN PRIVATE KEY-----")
+    files.certificate.write_text(certificate)
+    files.key.write_text(begins + own_key if key is None else key)
+    files.key.chmod(0o600)
+    return files
