@@ -17,13 +17,14 @@ FAST := $(wildcard tests/unit tests/property tests/scripts tests/architecture)
 SLOW := $(wildcard tests/contract tests/conformance tests/simulation tests/tui tests/e2e)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check unit test simulate test-root test-net test-clients test-systemd wheel-test bench lock clean
+.PHONY: help demo check unit test simulate fuzz test-root test-net test-clients test-systemd wheel-test bench lock clean
 
 help:
 	@echo "make demo        start a daemon, place a real model, ask it a question (KEEP=1: leave it up)"
 	@echo "make check       format, lint, types, import contracts, fast tests"
 	@echo "make test        check, then contract, conformance, simulation and e2e tests"
 	@echo "make simulate    clusters through SEEDS=n further histories, from SEED_START=k"
+	@echo "make fuzz        MUTANTS=n nearly right requests of each dialect, from SEED_START=k"
 	@echo "make test-root   tests that mount file systems, in a mount namespace (Linux, root or user namespaces)"
 	@echo "make test-net    three machines on a bridge, in network namespaces (Linux, root or user namespaces)"
 	@echo "make test-clients  SDKs and agents as they are installed, against a node (fetches them once)"
@@ -65,6 +66,10 @@ test: check
 simulate: $(INSTALLED)
 	SKULK_TEST_SEEDS=$(or $(SEEDS),1000) SKULK_TEST_SEED_START=$(or $(SEED_START),1000) \
 		$(BIN)/pytest -q tests/simulation/test_cluster_histories.py -k keeps_its_promises
+
+fuzz: $(INSTALLED)
+	SKULK_TEST_MUTANTS=$(or $(MUTANTS),10000) SKULK_TEST_SEED_START=$(or $(SEED_START),0) \
+		$(BIN)/pytest -q tests/conformance/test_bad_input.py -k chance
 
 # Whoever is not root becomes it in a user namespace; what is mounted goes with the namespace.
 test-root: $(INSTALLED)

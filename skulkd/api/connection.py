@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Final, Literal, cast, final
+from urllib.parse import unquote
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -24,8 +25,10 @@ from uvicorn.server import ServerState
 from protocol.clock import Clock
 from protocol.errors import ErrorCode, RequestError
 from skulkd.api.auth import is_loopback
+from skulkd.api.dialects.chat_dialect import Dialect
 from skulkd.api.errors import error_reply
 from skulkd.api.http import CONNECTION, UpgradedProtocol
+from skulkd.api.routes import dialect_of
 
 _REASONS: Final = {
     400: b"Bad Request",
@@ -137,6 +140,7 @@ class GuardedHttp(HttpToolsProtocol):
         self._stage: Literal["idle", "head", "body"] = "idle"
         self._head_bytes = 0
         self._is_refused = False
+        self.url = b""
         self._has_body = False
         """Whether the last read held a piece of the body, and not trailers alone."""
         self._timer: asyncio.TimerHandle | None = None
@@ -341,6 +345,12 @@ class GuardedHttp(HttpToolsProtocol):
             return not self.pipeline and not self.cycle.response_started
         return self._is_answered
 
+    @property
+    def _dialect(self) -> Dialect:
+        """Whose form a refusal takes: that of the path, as far as one has come."""
+        path = self.url.partition(b"?")[0]
+        return dialect_of(unquote(path.decode("latin-1")), "inference")
+
     def _stamp(self) -> None:
         second = self._clock.wall_ms() // 1000
         if second != self._shared.date_s:
@@ -411,11 +421,15 @@ class GuardedHttp(HttpToolsProtocol):
             self.abort()
             return
         error = RequestError(code, message, remediation=remediation, retry_after_s=retry_after_s)
-        reply = error_reply(error, dialect="openai")
+        reply = error_reply(error, dialect=self._dialect)
         head = [b"HTTP/1.1 %d %b\r\n" % (status, _REASONS[status])]
         head += [b"%b: %b\r\n" % header for header in reply.headers]
         head.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(reply.body))
         self.transport.write(b"".join(head) + reply.body)
+        if self._stage == "body" and self.cycle:
+            # Whoever has begun to handle the request is not to answer it a second time.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         if not is_lingering:
             self.transport.close()
             return

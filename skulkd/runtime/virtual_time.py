@@ -36,7 +36,6 @@ class _Selector(Protocol):
     def select(self, timeout: float | None) -> list[object]: ...
 
 
-@final
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop; see the module.
 
