@@ -65,6 +65,8 @@ class MemberView(ControlModel):
     """The address in use."""
     api_port: int = 0
     """0 where it serves no HTTP."""
+    api_tls: bool = False
+    """Whether it speaks TLS there, beyond loopback."""
     build: str | None = None
     public_key: str = ""
 

@@ -33,6 +33,7 @@ class AdmitMember(FrozenModel):
     public_key: PublicKeyField
     addresses: Annotated[tuple[AddressField, ...], Field(max_length=16)] = ()
     api_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    api_tls: bool = False
     role: Role = "full"
     token_id: TokenIdField | None = None
     """The invitation it comes by. Without one, only a node that is a member already, or the first

@@ -72,6 +72,7 @@ class JoinRequest(FrozenModel):
     addresses: Annotated[tuple[AddressField, ...], Field(min_length=1, max_length=16)]
     """Where it listens already: the member dials it before it answers."""
     api_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    api_tls: bool = False
 
 
 class JoinQuestion(FrozenModel):

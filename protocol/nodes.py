@@ -122,6 +122,8 @@ class Member(FrozenModel):
     finds itself again without mDNS."""
     api_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Where its HTTP API listens; 0 where it serves none."""
+    api_tls: bool = False
+    """Whether it speaks TLS there, beyond loopback."""
     role: Role = "full"
     presence: Presence = "present"
     since_ms: int = 0

@@ -72,4 +72,4 @@ def url_of_node(view: ViewState, word: str) -> str:
             f"{ref.shown} serves no HTTP that is known here",
             remediation="Open it there (`skulk api open`), and attach by its address.",
         )
-    return f"http://{host}:{member.api_port}"
+    return f"{'https' if member.api_tls else 'http'}://{host}:{member.api_port}"

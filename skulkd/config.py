@@ -24,6 +24,10 @@ SETTINGS_FILE: Final = "skulk.yaml"
 SETTINGS_FILE_MAX_BYTES: Final = 64 * 1024
 
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:\[\]%-]+$", max_length=253)]
+OriginText = Annotated[
+    str, StringConstraints(pattern=r"^[a-z][a-z0-9+.-]*://[^\s/,]+$", max_length=300, to_lower=True)
+]
+"""`SCHEME://HOST[:PORT]`, as a browser sends it."""
 AddressText = Annotated[str, StringConstraints(pattern=r"^\S+$", max_length=400)]
 """Read by skulkd/cluster/addresses.py, where what is wrong with one is said."""
 NodeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -42,6 +46,8 @@ class Settings(FrozenModel):
     """`PORT` for loopback (both families), or `HOST:PORT`."""
     allowed_hosts: Annotated[tuple[HostName, ...], Field(max_length=64)] = ()
     """Further names that clients may use in the Host header."""
+    allowed_origins: Annotated[tuple[OriginText, ...], Field(max_length=64)] | None = None
+    """Origins whose web pages may ask models, beside the node's own; None is all of them."""
     tls_cert: Path | None = None
     """Certificate that the API shows beyond loopback, in PEM; with `tls_key` or not at all."""
     tls_key: Path | None = None
@@ -80,6 +86,11 @@ class Settings(FrozenModel):
     llama_server_bin: Path | None = None
     """A llama-server binary to use before any other; an invalid one is reported, not skipped."""
     log_level: Annotated[str, StringConstraints(pattern=r"^(debug|info|warning|error)$")] = "info"
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the API speaks TLS beyond loopback."""
+        return self.tls_cert is not None
 
     def api_address(self) -> tuple[str | None, int]:
         """Split `api` into host (None: loopback, both families) and port."""
@@ -224,7 +235,9 @@ def typed_value(key: str, value: SettingValue, path: Path) -> SettingValue | Non
 
 _TEXT_KEYS: Final = ("api", "cluster_address")
 """YAML reads a bare port as a number."""
-_LIST_KEYS: Final = frozenset({"advertise", "allowed_hosts", "backends", "bind", "peers"})
+_LIST_KEYS: Final = frozenset({
+    "advertise", "allowed_hosts", "allowed_origins", "backends", "bind", "peers"
+})  # fmt: skip
 
 
 def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

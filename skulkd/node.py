@@ -176,7 +176,7 @@ class Node:
             await self._start_api(
                 stack, partial(parts.behind_api, store, worker, data, joining), rooms
             )
-            rooms.set_api_port(self.api_port)
+            rooms.set_api(self.api_port, is_tls=self._settings.has_tls)
         worker.start()
         data.start()
         rooms.on_wake(worker.probe_again)
@@ -246,7 +246,7 @@ class Node:
         )
         if self._settings.serve_api:
             # 0 is known only once it is bound.
-            rooms.set_api_port(self._settings.api_address()[1])
+            rooms.set_api(self._settings.api_address()[1], is_tls=self._settings.has_tls)
         return rooms
 
     def _make_door(self, rooms: Rooms) -> ClusterDoor:

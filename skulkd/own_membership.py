@@ -108,6 +108,7 @@ class OwnMembership:
                 public_key=request.public_key,
                 addresses=request.addresses,
                 api_port=request.api_port,
+                api_tls=request.api_tls,
                 role=request.role,
                 token_id=token_id,
             )

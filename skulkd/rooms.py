@@ -121,6 +121,7 @@ class Rooms:
         self.gateway: ClusterGateway
         self._addresses: tuple[str, ...] = ()
         self._api_port = 0
+        self._is_api_tls = False
         self._is_stale = asyncio.Event()
         """What the cluster knows of this node is not what it would say now."""
         self._wake_watchers: list[Callable[[], None]] = []
@@ -176,10 +177,10 @@ class Rooms:
         self._addresses = addresses
         self._is_stale.set()
 
-    def set_api_port(self, port: int) -> None:
-        """Say where this node serves HTTP; the others are told."""
-        if port != self._api_port:
-            self._api_port = port
+    def set_api(self, port: int, *, is_tls: bool) -> None:
+        """Say where this node serves HTTP, and whether over TLS; the others are told."""
+        if (port, is_tls) != (self._api_port, self._is_api_tls):
+            self._api_port, self._is_api_tls = port, is_tls
             self._is_stale.set()
 
     async def arrive(self) -> bool:
@@ -260,6 +261,7 @@ class Rooms:
             public_key=spec.identity.keys.public_key.hex(),
             addresses=self._addresses,
             api_port=self._api_port,
+            api_tls=self._is_api_tls,
             role=spec.role,
         )
 

@@ -42,6 +42,7 @@ def member_record(member: MemberView) -> MemberRecord:
         addresses=member.addresses,
         dialled=member.dialled,
         api_port=member.api_port,
+        api_tls=member.api_tls,
         build=member.build,
         public_key=member.public_key,
         since=rfc3339(member.since_ms) if member.since_ms else None,

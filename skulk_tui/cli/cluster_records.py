@@ -24,6 +24,8 @@ class MemberRecord:
     addresses: tuple[str, ...]
     dialled: str | None
     api_port: int
+    api_tls: bool
+    """Whether it speaks TLS there, beyond loopback."""
     build: str | None
     public_key: str
     since: str | None

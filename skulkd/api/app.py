@@ -18,7 +18,7 @@ from skulkd.api.errors import CLIENT_CLOSED_REQUEST, bug, error_reply, status_of
 from skulkd.api.http import Answer, AsgiScope, Header, Receive, Request, Send
 from skulkd.api.interrupt import stopping
 from skulkd.api.openapi import ApiDescription
-from skulkd.api.origin import HostPolicy, check_origin, cors_headers, preflight
+from skulkd.api.origin import HostPolicy, OriginPolicy, preflight
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.peer_api import PeerApiServer
 from skulkd.api.request_meters import HttpKey
@@ -78,6 +78,7 @@ class ApiApp:
         )
         self._table = RouteTable(self.routes)
         self._hosts = HostPolicy(deps.face.hostname, deps.allowed_hosts)
+        self._origins = OriginPolicy(deps.allowed_origins)
         self._authenticator = Authenticator(deps.state, deps.clock)
         self._bodies = BodyBudget(deps.max_held_body_bytes)
         self._max_heavy = deps.max_concurrent_requests
@@ -128,12 +129,16 @@ class ApiApp:
         request = handling.request
         _refuse_smuggling(request)
         self._hosts.check_host(request)
+        if handling.kind == "inference":
+            handling.cors = self._origins.cors_headers(request)  # also where nothing is found
         found, request.params = self._table.find(request.path)
         handling.kind = found.kind
         if found.kind == "control":
-            check_origin(request)
+            handling.cors = ()
+            self._origins.check_control(request)
         else:
-            handling.cors = cors_headers(request)
+            handling.cors = self._origins.cors_headers(request)
+            self._origins.check_inference(request)
             if request.method == "OPTIONS":
                 await preflight(request).send_to(send, handling.cors)
                 return

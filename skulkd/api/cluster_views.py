@@ -153,6 +153,7 @@ def member_views(
                 addresses=member.addresses,
                 dialled=info.dialled if info else None,
                 api_port=member.api_port,
+                api_tls=member.api_tls,
                 build=sight.build if is_self else info.build if info else None,
                 public_key=member.public_key,
             )

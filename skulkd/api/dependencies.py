@@ -73,6 +73,8 @@ class ApiDependencies:
     queue_waits: ByModel[Histogram]
     """Of the instances of this node, as its worker measures them."""
     allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] | None = None
+    """Whose pages may ask models; None is everybody's."""
     max_concurrent_requests: int = 1024
     """Inference requests open at a time; control requests have 128 places of their own."""
     max_held_body_bytes: int = MAX_HELD_BYTES

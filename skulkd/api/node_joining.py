@@ -51,6 +51,7 @@ class JoiningAccess:
     build: str
     boot_id: str
     api_port: Callable[[], int]
+    is_api_tls: bool
     journal: str
     """Where it lies, in words for the operator."""
     state: StateView
@@ -219,6 +220,7 @@ class NodeJoining:
             role=node.role,
             addresses=node.door.advertised,
             api_port=node.api_port(),
+            api_tls=node.is_api_tls,
         )
 
     async def _keep(self, welcome: Welcome) -> None:

@@ -4,7 +4,7 @@ A page can make a browser send requests here, by a name of its own that resolves
 or directly (cross-site). The first is refused by the Host header, on every bind, method and route;
 the second by Origin, on everything but inference. Inference is open to pages on purpose: browser
 clients need it, it changes nothing, and beyond loopback it takes a key; credentials are never
-allowed across origins.
+allowed across origins. An operator may name the origins that are let in.
 """
 
 import ipaddress
@@ -19,6 +19,7 @@ _DEFAULT_HEADERS: Final = b"authorization, content-type, x-api-key"
 _EXPOSED: Final = b"x-skulk-command-id, retry-after"
 _MAX_SEEN: Final = 256
 _MAX_ECHO_BYTES: Final = 2048
+_VARY: Final[tuple[Header, ...]] = ((b"vary", b"origin"),)
 
 
 @final
@@ -70,36 +71,73 @@ class HostPolicy:
         return address.is_loopback or _same_address(name, own_address)
 
 
-def check_origin(request: Request) -> None:
-    """Refuse a request that a page of another origin made a browser send.
+@final
+class OriginPolicy:
+    """The web pages that may ask.
 
-    Raises:
-        RequestError: `request.origin_refused`.
+    Args:
+        allowed: Origins that may use inference routes beside our own; None is all of them.
     """
-    origin = request.headers.get(b"origin")
-    if origin is None:
-        return
+
+    def __init__(self, allowed: Iterable[str] | None = None) -> None:
+        self._allowed = None if allowed is None else frozenset(map(str.encode, allowed))
+
+    def check_control(self, request: Request) -> None:
+        """Refuse a request that a page of another origin made a browser send.
+
+        Raises:
+            RequestError: `request.origin_refused`.
+        """
+        origin = request.headers.get(b"origin")
+        if origin is None or _is_own(origin, request):
+            return
+        raise RequestError(
+            "request.origin_refused",
+            "a web page of another origin may not use this route",
+            remediation="Use the CLI, or a page that this node serves.",
+        )
+
+    def check_inference(self, request: Request) -> None:
+        """Refuse a page of an origin that the operator has not named, where any is named.
+
+        Raises:
+            RequestError: `request.origin_refused`.
+        """
+        origin = request.headers.get(b"origin")
+        if self._allowed is None or origin is None or self._is_let_in(origin, request):
+            return
+        raise RequestError(
+            "request.origin_refused",
+            f"web pages of {origin[:200].decode('latin-1')!r} may not ask this node",
+            remediation="Add the origin to the setting `allowed_origins`.",
+            details={"setting": "allowed_origins"},
+        )
+
+    def cors_headers(self, request: Request) -> tuple[Header, ...]:
+        """Give what lets a page read an inference route's answer, errors included.
+
+        An answer that a cache keeps is another one for another origin, also where none was named.
+        """
+        origin = request.headers.get(b"origin")
+        if origin is None or len(origin) > _MAX_ECHO_BYTES:
+            return _VARY
+        if self._allowed is not None and not self._is_let_in(origin, request):
+            return _VARY
+        return (
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", _EXPOSED),
+            *_VARY,
+        )
+
+    def _is_let_in(self, origin: bytes, request: Request) -> bool:
+        return origin.lower() in (self._allowed or ()) or _is_own(origin, request)
+
+
+def _is_own(origin: bytes, request: Request) -> bool:
     host = request.headers.get(b"host") or b""
     scheme, separator, authority = origin.partition(b"://")
-    if separator and scheme in {b"http", b"https"} and authority.lower() == host.lower():
-        return
-    raise RequestError(
-        "request.origin_refused",
-        "a web page of another origin may not use this route",
-        remediation="Use the CLI, or a page that this node serves.",
-    )
-
-
-def cors_headers(request: Request) -> tuple[Header, ...]:
-    """Give what lets a page read an inference route's answer, errors included."""
-    origin = request.headers.get(b"origin")
-    if origin is None or len(origin) > _MAX_ECHO_BYTES:
-        return ()
-    return (
-        (b"access-control-allow-origin", origin),
-        (b"access-control-expose-headers", _EXPOSED),
-        (b"vary", b"origin"),
-    )
+    is_web = bool(separator) and scheme in {b"http", b"https"}
+    return is_web and authority.lower() == host.lower()
 
 
 def preflight(request: Request) -> Reply:

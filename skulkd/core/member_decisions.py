@@ -106,6 +106,7 @@ def admit(state: ClusterState, command: AdmitMember, *, now_ms: int) -> tuple[Ev
         public_key=command.public_key,
         addresses=command.addresses,
         api_port=command.api_port,
+        api_tls=command.api_tls,
         role=command.role,
         presence="present" if command.token_id is None else "joining",
         since_ms=now_ms,
@@ -219,6 +220,7 @@ def _renew(known: Member, command: AdmitMember, now_ms: int) -> tuple[Event, ...
             "name": command.name,
             "addresses": command.addresses,
             "api_port": command.api_port,
+            "api_tls": command.api_tls,
             "role": command.role,
         }
     )

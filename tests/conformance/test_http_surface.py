@@ -1,7 +1,10 @@
 """Acceptance cases A26 to A28: model ids, CORS and probes, over real sockets."""
 
+import re
+
 import pytest
 
+from skulkd.api.routes import RouteSpec
 from tests.support.api_harness import CHAT, Api, with_api
 from tests.support.fake_ports import FakeDaemon, FakeModels, make_card
 
@@ -57,25 +60,72 @@ def test_a26_unknown_model_is_a_404_envelope() -> None:
     with_api(story)
 
 
-@pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/models", "/v1/models/a/b"])
-def test_a27_preflight_of_inference_routes(path: str) -> None:
+def path_of(route: RouteSpec) -> str:
+    return re.sub(r"\{\w+(:path)?\}", "x", route.path)
+
+
+def test_a27_preflight_of_inference_routes() -> None:
     async def story(api: Api) -> None:
-        reply = await api.client.options(
-            path,
-            headers={
-                "origin": ORIGIN,
-                "access-control-request-method": "POST",
-                "access-control-request-headers": ASKED,
-            },
-        )
-        assert reply.status_code == 204
-        assert reply.headers["access-control-allow-origin"] == ORIGIN
-        assert "POST" in reply.headers["access-control-allow-methods"]
-        allowed = reply.headers["access-control-allow-headers"].split(",")
-        assert set(ASKED.split(",")) <= {name.strip() for name in allowed}
-        assert "access-control-allow-credentials" not in reply.headers
+        routes = [route for route in api.app.routes if route.kind == "inference"]
+        assert {"/v1/messages", "/v1/responses", "/ollama/api/chat"} <= {one.path for one in routes}
+        for route in routes:
+            reply = await api.client.options(
+                path_of(route),
+                headers={
+                    "origin": ORIGIN,
+                    "access-control-request-method": route.method,
+                    "access-control-request-headers": ASKED,
+                },
+            )
+            assert reply.status_code == 204, route.path
+            assert reply.headers["access-control-allow-origin"] == ORIGIN
+            assert route.method in reply.headers["access-control-allow-methods"]
+            allowed = reply.headers["access-control-allow-headers"].split(",")
+            assert set(ASKED.split(",")) <= {name.strip() for name in allowed}
+            assert "access-control-allow-credentials" not in reply.headers
 
     with_api(story)
+
+
+@pytest.mark.parametrize("n_bytes", [2048, 2049, 30_000])
+def test_a27_what_a_preflight_asks_for_is_bounded(n_bytes: int) -> None:
+    async def story(api: Api) -> None:
+        asked = "x" * n_bytes
+        headers = {"origin": ORIGIN, "access-control-request-headers": asked}
+        reply = await api.client.options(CHAT, headers=headers)
+        assert reply.status_code == 204
+        allowed = reply.headers["access-control-allow-headers"]
+        assert (allowed == asked) == (n_bytes <= 2048)
+        assert n_bytes <= 2048 or "authorization" in allowed
+        reply = await api.client.options(CHAT, headers={"origin": f"https://{asked}"})
+        assert "access-control-allow-origin" not in reply.headers
+
+    with_api(story)
+
+
+def test_a27_named_origins_alone_are_let_in() -> None:
+    daemon = FakeDaemon()
+    daemon.allowed_origins = ("https://chat.example", "app://obsidian.md")
+
+    async def story(api: Api) -> None:
+        own = f"http://127.0.0.1:{api.port}"
+        for origin in ("https://chat.example", "app://obsidian.md", own):
+            reply = await api.client.get("/v1/models", headers={"origin": origin})
+            assert reply.status_code == 200
+            assert reply.headers["access-control-allow-origin"] == origin
+            asked = await api.client.options(CHAT, headers={"origin": origin})
+            assert asked.status_code == 204
+        for origin in ("https://other.example", "null", "http://chat.example", "https://chat.example.evil"):
+            for method in ("OPTIONS", "POST"):
+                reply = await api.client.request(method, CHAT, headers={"origin": origin})
+                assert reply.status_code == 403
+                assert reply.json()["error"]["skulk_code"] == "request.origin_refused"
+                assert "allowed_origins" in reply.json()["error"]["remediation"]
+                assert "access-control-allow-origin" not in reply.headers
+                assert reply.headers["vary"] == "origin"
+        assert (await api.client.get("/v1/models")).status_code == 200, "no page"
+
+    with_api(story, daemon)
 
 
 def test_a27_errors_carry_the_cors_header_too() -> None:
@@ -86,6 +136,11 @@ def test_a27_errors_carry_the_cors_header_too() -> None:
         assert missing.headers["access-control-allow-origin"] == ORIGIN
         broken = await api.client.post(CHAT, content=b"{bad", headers=headers)
         assert broken.headers["access-control-allow-origin"] == ORIGIN
+        nowhere = await api.client.get("/v1/nowhere", headers=headers)
+        assert nowhere.status_code == 404
+        assert nowhere.headers["access-control-allow-origin"] == ORIGIN
+        unasked = await api.client.get("/v1/models")
+        assert unasked.headers["vary"] == "origin", "a cache may keep it for a page"
         served = await api.client.post(
             CHAT,
             json={"model": "test/scripted", "messages": [{"role": "user", "content": "x"}]},

@@ -37,6 +37,9 @@ def test_a_node_with_a_certificate_is_used_over_tls_and_takes_a_renewed_one_up(
         opened = node.skulk("api", "open", "-o", "name")
         assert f"https://0.0.0.0:{node.port}" in opened.stdout.split(), opened.stderr
 
+        (member,) = node.http.get("/v1/cluster").json()["members"]
+        assert (member["api_port"], member["api_tls"]) == (node.port, True)
+
         plain = httpx.get(f"http://{address}:{node.port}/health", trust_env=False)
         assert plain.status_code == 400
         assert plain.json()["error"]["skulk_code"] == "request.tls_required"

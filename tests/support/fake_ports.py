@@ -524,6 +524,7 @@ class FakeDaemon:
         self.admin = FakeAdmin()
         self.peers = FakePeers()
         self.allowed_hosts: tuple[str, ...] = ()
+        self.allowed_origins: tuple[str, ...] | None = None
         self.max_concurrent_requests = 64
         self.max_held_body_bytes = 64 << 20
         self.stream_limits = StreamLimits()
@@ -553,6 +554,7 @@ class FakeDaemon:
             peers=self.peers,
             random=random.Random(7),  # ruff: ignore[suspicious-non-cryptographic-random-usage] - seeded
             allowed_hosts=self.allowed_hosts,
+            allowed_origins=self.allowed_origins,
             max_concurrent_requests=self.max_concurrent_requests,
             max_held_body_bytes=self.max_held_body_bytes,
             facts_wait_s=0.05,

@@ -181,7 +181,7 @@ class SimulatedNode:
         )
         self.app = create_app(self._dependencies(gateway))
         rooms.calls.serve(CallApi, self.app.peers.handle)
-        rooms.set_api_port(_API_PORT)
+        rooms.set_api(_API_PORT, is_tls=False)
         self.has_begun = True
         self.worker.start()
         self.data.start()
@@ -516,6 +516,7 @@ class SimulatedNode:
                 build="simulated",
                 boot_id=self.boot_id,
                 api_port=lambda: _API_PORT,
+                is_api_tls=False,
                 journal=str(HOME / "journal"),
                 state=self.replica,
                 door=self.door,

@@ -4,7 +4,7 @@ import pytest
 
 from protocol.errors import SkulkError
 from protocol.session import Rows, row_key
-from skulk_tui.naming import ref_named
+from skulk_tui.naming import ref_named, url_of_node
 from skulk_tui.view_state import ViewState
 from tests.support.builders import NOW_MS, a_command_id, a_node_id
 from tests.support.den_cluster import den_member, den_node
@@ -47,3 +47,13 @@ def test_what_names_nothing_is_refused(kind: str, word: str) -> None:
 
 def test_a_command_is_named_by_its_id() -> None:
     assert ref_named(_view(), "command", a_command_id(1)).id == a_command_id(1)
+
+
+@pytest.mark.parametrize(("api_tls", "scheme"), [(False, "http"), (True, "https")])
+def test_a_node_is_attached_to_by_what_it_speaks(api_tls: bool, scheme: str) -> None:
+    view = ViewState()
+    member = den_member(1, addresses=("192.0.2.7:12416",), api_port=52415, api_tls=api_tls)
+    row = den_node(1, member=member).model_dump(mode="json")
+    rows = {row_key("node", a_node_id(1)): row}
+    view.apply_rows(Rows(id=1, cursor="c", is_snapshot=True, rows=rows, at_ms=NOW_MS), now=0.0)
+    assert url_of_node(view, member.name) == f"{scheme}://192.0.2.7:52415"
