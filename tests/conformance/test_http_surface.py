@@ -115,7 +115,12 @@ def test_a27_named_origins_alone_are_let_in() -> None:
             assert reply.headers["access-control-allow-origin"] == origin
             asked = await api.client.options(CHAT, headers={"origin": origin})
             assert asked.status_code == 204
-        for origin in ("https://other.example", "null", "http://chat.example", "https://chat.example.evil"):
+        for origin in (
+            "https://other.example",
+            "null",
+            "http://chat.example",
+            "https://chat.example.evil",
+        ):
             for method in ("OPTIONS", "POST"):
                 reply = await api.client.request(method, CHAT, headers={"origin": origin})
                 assert reply.status_code == 403

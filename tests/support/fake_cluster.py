@@ -134,7 +134,14 @@ class FakeCluster:
         self._refuse()
         self.handed_over.append(node_id)
         others = [one for one in sorted(self._state.state.members) if one != self._own]
-        return TermPair(self._state.state.term + 1, node_id or others[0])
+        successor = node_id or (others[0] if others else None)
+        if successor is None:
+            raise ClusterError(
+                "cluster.handover_failed",
+                "no other member is alive and caught up",
+                remediation="`skulk cluster members` shows who is there.",
+            )
+        return TermPair(self._state.state.term + 1, successor)
 
     def _refuse(self) -> None:
         if self.refusal is not None:

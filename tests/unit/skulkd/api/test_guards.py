@@ -9,42 +9,21 @@ import pytest
 from protocol.data_frames import Finished, Started
 from protocol.nodes import HealthReason, NodeHealth
 from protocol.state import SCOPES, ClusterSettings
-from skulkd.api.auth import ApiKey, includes, is_loopback, make_key
+from skulkd.api.auth import includes, is_loopback, make_key
 from skulkd.api.connection import ConnectionLimits
 from skulkd.api.origin import host_name
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.routes import Services, build_routes
 from skulkd.runtime.tasks import Tasks
 from tests.support.api_harness import CHAT, Api, chat_body, until, with_api
+from tests.support.callers import LAN, bearer, key_of
 from tests.support.fake_ports import NODE, USAGE, FakeDaemon, make_instance, make_state
-
-LAN = {"x-forwarded-for": "192.0.2.7"}  # makes a loopback peer count as a stranger
-
-
-def key_of(daemon: FakeDaemon, scope: str, **changes: object) -> str:
-    fresh = make_key()
-    key = ApiKey(
-        key_id=fresh.key_id,
-        name="test",
-        secret_sha256=fresh.secret_sha256,
-        scope="infer",
-        created_at_ms=1,
-    ).model_copy(update={"scope": scope, **changes})
-    state = daemon.state.state
-    keys = {**state.api_keys, key.key_id: key}
-    daemon.state.state = state.model_copy(update={"api_keys": keys})
-    return fresh.text
-
 
 DESCRIPTIONS = {"/openapi.json", "/docs"}
 OPEN_PROBES = {"/ollama", "/ollama/"} | {
     f"/ollama/api/{alias}version" for alias in ("", "api/", "v1/")
 }
 """They say the same on every node of the world."""
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 # ---- Scopes --------------------------------------------------------------------------------
@@ -69,24 +48,6 @@ def test_every_route_declares_a_scope_and_nothing_state_changing_is_open() -> No
             }
         if route.path.startswith(("/v1/keys", "/v1/api")):
             assert route.scope == "admin"
-
-
-def test_every_route_refuses_a_stranger_without_a_key() -> None:
-    async def story(api: Api) -> None:
-        for route in api.app.routes:
-            path = route.path.replace("{model_id:path}", "a/b").replace("{", "").replace("}", "")
-            reply = await api.client.request(route.method, path, headers=LAN)
-            if route.scope == "open":
-                assert reply.status_code == 200, path
-            else:
-                assert reply.status_code == 401, path
-                document = reply.json()
-                error = document if isinstance(document["error"], str) else document["error"]
-                assert error["skulk_code"] == "request.unauthenticated"
-                assert reply.headers["www-authenticate"].startswith("Bearer")
-        assert api.daemon.gateway.submitted == []
-
-    with_api(story)
 
 
 def test_each_scope_includes_the_ones_before_it() -> None:
