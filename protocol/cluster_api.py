@@ -22,6 +22,7 @@ from protocol.ids import (
     TokenIdField,
 )
 from protocol.nodes import Eligibility, Presence, Role
+from protocol.readings import LinkWord
 from protocol.state import Policy
 
 # ---- The cluster -------------------------------------------------------------------------------
@@ -29,7 +30,6 @@ from protocol.state import Policy
 Liveness = Literal["joining", "alive", "suspect", "lost", "left"]
 """`alive` and `suspect` part the present members by whether the answering node hears them now; the
 others are what the cluster has agreed on."""
-LinkWord = Literal["connecting", "up", "silent", "refused", "incompatible"]
 TermRole = Literal["master", "member", "none"]
 """`none` is between terms: no living master is known."""
 JournalWord = Literal["durable", "memory"]

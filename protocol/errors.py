@@ -55,6 +55,8 @@ ErrorCode = Literal[
     "cluster.token_used",
     "cluster.peer_unreachable",
     "cluster.peer_timeout",
+    "cluster.probe_busy",
+    "cluster.probe_disturbs",
     "placement.unknown_model",
     "placement.no_fit",
     "placement.no_backend",

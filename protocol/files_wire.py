@@ -1,5 +1,8 @@
 """What nodes say to each other to pass model files on: the frames of the files plane.
 
+The same connection shows what a link can carry: a node asks another one for bytes that mean
+nothing, as it would ask for those of a file, and sees how fast they come.
+
 Small frames are msgpack tuples with fixed fields. The one that carries a file's bytes has a fixed
 binary header in front of them, so that neither side decodes or copies a megabyte to find them. A
 file is named by its artifact's key and its place in the artifact, never by a path.
@@ -23,6 +26,13 @@ MAX_FILE_BYTES: Final = 1 << 46
 _HEADER: Final = struct.Struct(">BQHQ")
 _CONTENT: Final = 0
 """The first byte of a frame with content. Msgpack would read it as the number 0, never a tuple."""
+_FILLING: Final = 1
+"""The same of a frame with bytes that mean nothing; a number to msgpack too."""
+_FILLING_HEADER: Final = struct.Struct(">BQI")
+FILLING_HEADER_BYTES: Final = _FILLING_HEADER.size
+MAX_FILLING_BYTES: Final = 256 << 10
+"""Of one piece. Small, so that whoever asks for it steers closely how much is on its way."""
+MAX_FILLING_PIECES: Final = 1 << 16
 HEADER_BYTES: Final = _HEADER.size
 MAX_RANGE_BYTES: Final = MAX_PAYLOAD_BYTES["files"] - HEADER_BYTES
 
@@ -107,10 +117,55 @@ class RangeContent(NamedTuple):
     content: memoryview
 
 
+class ReadFilling(NamedTuple):
+    """Give bytes that mean nothing: what is measured is how fast they come."""
+
+    request_id: RequestNumber
+    """Of the measurement."""
+    number: Annotated[int, Field(ge=0, lt=MAX_FILLING_PIECES)]
+    n_bytes: Annotated[int, Field(ge=1, le=MAX_FILLING_BYTES)]
+    even_busy: bool
+    """Also while the node answers requests of clients."""
+
+
+class CloseFilling(NamedTuple):
+    """No more is asked for: another node may measure."""
+
+    request_id: RequestNumber
+
+
+FillingRefusal = Literal["serving", "probing", "too_much"]
+"""It answers requests of clients; it measures with another node; so much is not given at a time."""
+
+
+class FillingRefused(NamedTuple):
+    """The measurement is over."""
+
+    request_id: RequestNumber
+    reason: FillingRefusal
+
+
+class Filling(NamedTuple):
+    """Bytes that mean nothing."""
+
+    request_id: int
+    number: int
+    n_bytes: int
+
+
 FileRequest = OpenArtifact | ReadRange | CloseArtifact
 FileAnswer = ArtifactOpened | AskLater | TransferRefused | RangeContent
-FilesFrame = FileRequest | FileAnswer
-_Tuple = FileRequest | ArtifactOpened | AskLater | TransferRefused
+FillingFrame = ReadFilling | CloseFilling | FillingRefused | Filling
+FilesFrame = FileRequest | FileAnswer | FillingFrame
+_Tuple = (
+    FileRequest
+    | ArtifactOpened
+    | AskLater
+    | TransferRefused
+    | ReadFilling
+    | CloseFilling
+    | FillingRefused
+)
 
 _KINDS: Final[dict[str, type[_Tuple]]] = {
     "open": OpenArtifact,
@@ -119,6 +174,9 @@ _KINDS: Final[dict[str, type[_Tuple]]] = {
     "opened": ArtifactOpened,
     "later": AskLater,
     "refused": TransferRefused,
+    "read_filling": ReadFilling,
+    "close_filling": CloseFilling,
+    "filling_refused": FillingRefused,
 }
 _NAMES: Final[dict[type[_Tuple], str]] = {kind: name for name, kind in _KINDS.items()}
 _ADAPTERS: Final[dict[str, TypeAdapter[_Tuple]]] = {
@@ -136,6 +194,11 @@ def pack_content(request_id: int, file_index: int, offset: int, content: bytes) 
     return _HEADER.pack(_CONTENT, request_id, file_index, offset) + content
 
 
+def pack_filling(request_id: int, number: int, n_bytes: int) -> bytes:
+    """Encode bytes that mean nothing, at most `MAX_FILLING_BYTES`."""
+    return _FILLING_HEADER.pack(_FILLING, request_id, number) + bytes(n_bytes)
+
+
 def unpack_files(payload: bytes) -> FilesFrame:
     """Decode a payload of the files plane; content is not copied.
 
@@ -144,6 +207,8 @@ def unpack_files(payload: bytes) -> FilesFrame:
     """
     if payload[:1] == b"\0":
         return _unpack_content(payload)
+    if payload[:1] == b"\1":
+        return _unpack_filling(payload)
     values = decode_values(payload, max_bytes=MAX_PAYLOAD_BYTES["files"])
     if not isinstance(values, tuple) or not values:
         raise _bad_frame("it is no tuple")
@@ -173,6 +238,14 @@ def _unpack_content(payload: bytes) -> RangeContent:
         )
     _, request_id, file_index, offset = _HEADER.unpack_from(payload)
     return RangeContent(request_id, file_index, offset, memoryview(payload)[HEADER_BYTES:])
+
+
+def _unpack_filling(payload: bytes) -> Filling:
+    n_bytes = len(payload) - FILLING_HEADER_BYTES
+    if not 1 <= n_bytes <= MAX_FILLING_BYTES:
+        raise _bad_frame("a piece that means nothing is empty or too long")
+    _, request_id, number = _FILLING_HEADER.unpack_from(payload)
+    return Filling(request_id, number, n_bytes)
 
 
 def _bad_frame(reason: str) -> ProtocolError:

@@ -256,6 +256,39 @@ class ApiAnswer(FrozenModel):
     body: Annotated[bytes, Field(max_length=3 << 20)] = b""
 
 
+class HoldProbe(FrozenModel):
+    """Let the asker alone measure the cluster's links for some seconds; the master grants it."""
+
+    kind: Literal["hold_probe"] = "hold_probe"
+    number: Number
+    """Of the series of measurements, the asker's own."""
+    is_over: bool = False
+    """The series has ended: give the hold back."""
+
+
+class ProbeHeld(FrozenModel):
+    """It may, or has given the hold back."""
+
+    kind: Literal["probe_held"] = "probe_held"
+
+
+class MeasureLink(FrozenModel):
+    """Measure how fast bytes come from another node, and tell all."""
+
+    kind: Literal["measure_link"] = "measure_link"
+    peer: NodeIdField
+    even_busy: bool = False
+    """Also while one of the two answers requests of clients."""
+
+
+class LinkMeasured(FrozenModel):
+    """How fast they came."""
+
+    kind: Literal["link_measured"] = "link_measured"
+    rate_bytes_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    n_bytes: Number
+
+
 class Refused(FrozenModel):
     """The request was refused or failed; stands in place of any answer."""
 
@@ -264,7 +297,14 @@ class Refused(FrozenModel):
 
 
 PeerRequest = Annotated[
-    SubmitCommand | FetchEvents | OpenSnapshot | FetchSnapshotChunk | CancelTask | CallApi,
+    SubmitCommand
+    | FetchEvents
+    | OpenSnapshot
+    | FetchSnapshotChunk
+    | CancelTask
+    | CallApi
+    | HoldProbe
+    | MeasureLink,
     Field(discriminator="kind"),
 ]
 PEER_REQUEST: TypeAdapter[PeerRequest] = TypeAdapter(PeerRequest)
@@ -276,6 +316,8 @@ PeerAnswer = Annotated[
     | SnapshotChunk
     | TaskCancelled
     | ApiAnswer
+    | ProbeHeld
+    | LinkMeasured
     | Refused,
     Field(discriminator="kind"),
 ]

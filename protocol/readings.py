@@ -103,9 +103,50 @@ class HoldingsReading:
     holdings: tuple[Holding, ...] = ()
 
 
-Reading = NodeReading | PhaseProgress | TransferReading | InstanceReading | HoldingsReading
+LinkKind = Literal[
+    "thunderbolt", "ethernet", "wifi", "vpn", "bridge", "virtual", "loopback", "other"
+]
+"""What the interface is that a peer is reached through, as its own machine says."""
+LinkWord = Literal["connecting", "up", "silent", "refused", "incompatible"]
 
-ReadingKind = Literal["node", "progress", "transfer", "instance", "holdings"]
+MAX_LINKS: Final = 256
+"""Of one node; the rest is not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReading:
+    """The way from the telling node to one other."""
+
+    peer: NodeId
+    state: LinkWord
+    interface: str | None = None
+    """None while it is not known."""
+    kind: LinkKind | None = None
+    nominal_bits_s: int | None = None
+    """What the interface says of itself; None where it says nothing that means something."""
+    rtt_median_ms: float | None = None
+    """Of the last nine words there and back."""
+    rtt_p99_ms: float | None = None
+    """Of the last hundred; None before there are twenty."""
+    rate_bytes_s: float | None = None
+    """What came from the peer, when that was measured last."""
+    rate_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinksReading:
+    """How a node reaches the others."""
+
+    node_id: NodeId
+    at_s: float
+    links: tuple[LinkReading, ...] = ()
+
+
+Reading = (
+    NodeReading | PhaseProgress | TransferReading | InstanceReading | HoldingsReading | LinksReading
+)
+
+ReadingKind = Literal["node", "progress", "transfer", "instance", "holdings", "links"]
 ReadingKey = tuple[ReadingKind, str, int]
 """Which of a node's readings: its kind, the instance or model that it is about, and the rank."""
 
@@ -123,6 +164,8 @@ def key_of(reading: Reading) -> ReadingKey:
             return ("instance", reading.instance_id, 0)
         case HoldingsReading():
             return ("holdings", "", 0)
+        case LinksReading():
+            return ("links", "", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +184,4 @@ class Readings:
         default_factory=dict[InstanceId, InstanceReading]
     )
     holdings: dict[NodeId, HoldingsReading] = field(default_factory=dict[NodeId, HoldingsReading])
+    links: dict[NodeId, LinksReading] = field(default_factory=dict[NodeId, LinksReading])

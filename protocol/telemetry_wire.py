@@ -18,6 +18,7 @@ from protocol.ids import (
     DIGEST_PATTERN,
     MODEL_ID_MAX_CHARS,
     MODEL_ID_PATTERN,
+    NODE_ID_PATTERN,
     Digest,
     InstanceId,
     ModelId,
@@ -26,9 +27,14 @@ from protocol.ids import (
 from protocol.instances import Phase
 from protocol.readings import (
     MAX_HOLDINGS,
+    MAX_LINKS,
     Holding,
     HoldingsReading,
     InstanceReading,
+    LinkKind,
+    LinkReading,
+    LinksReading,
+    LinkWord,
     NodeReading,
     NoDownloads,
     PhaseProgress,
@@ -62,7 +68,11 @@ _MAX_TEXT: Final = 500
 _COMMAND_ID: Final = re.compile(COMMAND_ID_PATTERN)
 _DIGEST: Final = re.compile(DIGEST_PATTERN)
 _MODEL_ID: Final = re.compile(MODEL_ID_PATTERN)
+_NODE_ID: Final = re.compile(NODE_ID_PATTERN)
+_MAX_INTERFACE: Final = 64
 _PHASES: Final = frozenset(get_args(Phase))
+_LINK_WORDS: Final = frozenset(get_args(LinkWord))
+_LINK_KINDS: Final = frozenset((None, *get_args(LinkKind)))
 _NO_DOWNLOADS: Final = frozenset((None, *get_args(NoDownloads)))
 
 
@@ -205,6 +215,22 @@ def _fields_of(reading: Reading, now: float) -> tuple[object, ...]:
                 age_s,
                 tuple((item.model_id, item.digest, item.size_bytes) for item in holdings),
             )
+        case LinksReading():
+            return (age_s, tuple(_link_fields(link, now) for link in reading.links[:MAX_LINKS]))
+
+
+def _link_fields(link: LinkReading, now: float) -> tuple[object, ...]:
+    return (
+        link.peer,
+        link.state,
+        None if link.interface is None else link.interface[:_MAX_INTERFACE],
+        link.kind,
+        link.nominal_bits_s,
+        link.rtt_median_ms,
+        link.rtt_p99_ms,
+        link.rate_bytes_s,
+        None if link.rate_at_s is None else max(0.0, now - link.rate_at_s),
+    )
 
 
 # ---- Fields to readings ----
@@ -302,6 +328,37 @@ def _holding(value: object) -> Holding:
     )
 
 
+def _links(source: _Source, fields: tuple[object, ...]) -> LinksReading:
+    age_s, values = fields_of(fields, 2)
+    items = array_of(values, MAX_LINKS)
+    return LinksReading(
+        node_id=source.node_id,
+        at_s=source.now - _age(age_s),
+        links=tuple(_link(item, source.now) for item in items),
+    )
+
+
+def _link(value: object, now: float) -> LinkReading:
+    peer, state, interface, kind, nominal, median, p99, rate, age_s = fields_of(value, 9)
+    if type(peer) is not str or not _NODE_ID.fullmatch(peer):
+        refuse("a node's id is none")
+    if type(state) is not str or state not in _LINK_WORDS:
+        refuse("a link is in an unknown state")
+    if (kind is not None and type(kind) is not str) or kind not in _LINK_KINDS:
+        refuse("a link is of an unknown kind")
+    return LinkReading(
+        peer=NodeId(peer),
+        state=cast("LinkWord", state),
+        interface=None if interface is None else text_of(interface, _MAX_INTERFACE),
+        kind=cast("LinkKind | None", kind),
+        nominal_bits_s=count_of(nominal),
+        rtt_median_ms=measure_of(median),
+        rtt_p99_ms=measure_of(p99),
+        rate_bytes_s=measure_of(rate),
+        rate_at_s=None if age_s is None else now - _age(age_s),
+    )
+
+
 _BUILDERS: Final[
     dict[ReadingKind, Callable[[_Source, tuple[object, ...]], Reading]]
 ] = {
@@ -310,6 +367,7 @@ _BUILDERS: Final[
     "transfer": _transfer,
     "instance": _instance,
     "holdings": _holdings,
+    "links": _links,
 }  # fmt: skip
 
 # ---- Checks ----
@@ -320,7 +378,7 @@ def _name(kind: ReadingKind, value: object) -> str:
         refuse("a key is no text")
     if kind == "transfer":
         return _model_id(value)
-    if kind in {"node", "holdings"}:
+    if kind in {"node", "holdings", "links"}:
         if value:
             refuse("a key has a name, which its kind has not")
     elif not _COMMAND_ID.fullmatch(value):

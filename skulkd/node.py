@@ -160,7 +160,8 @@ class Node:
         door = self._make_door(rooms)
         self._on_stop(stack, "cluster ports", _TRANSPORT_STOP_S, door.close)
         parts = self._make_parts(rooms, door)
-        store, files = await parts.open_store()
+        links = parts.open_links()
+        store, files = await parts.open_store(links)
         self._on_stop(stack, "files", _TRANSPORT_STOP_S, files.close)
         worker = parts.make_worker(store)
         self._on_stop(stack, "worker", _WORKER_STOP_S, partial(worker.close, _WORKER_STOP_S))
@@ -169,16 +170,17 @@ class Node:
         parts.membership.start()
         rooms.start()
         await self._be_known(rooms, worker)
-        data = parts.open_data(store, worker)
+        data = parts.open_data(store, worker, links)
         self._on_stop(stack, "data path", _TRANSPORT_STOP_S, data.close)
         joining = parts.make_joining(lambda: self.api_port)
         if self._settings.serve_api:
             await self._start_api(
-                stack, partial(parts.behind_api, store, worker, data, joining), rooms
+                stack, partial(parts.behind_api, store, worker, data, links, joining), rooms
             )
             rooms.set_api(self.api_port, is_tls=self._settings.has_tls)
         worker.start()
         data.start()
+        links.start()
         rooms.on_wake(worker.probe_again)
         self._tasks.start(LogindSleep().tell(rooms), name="hear of sleep", essential=False)
         if self._loaded.join_token is not None:

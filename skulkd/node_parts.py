@@ -36,12 +36,14 @@ from skulkd.cluster.file_server import FileServer, FileServerSettings
 from skulkd.cluster.guests import GuestDialler
 from skulkd.cluster.interfaces import read_machine
 from skulkd.cluster.join_guest import JoinGuest
+from skulkd.cluster.link_paths import read_paths
 from skulkd.cluster.peer_holdings import ReadHoldings
 from skulkd.cluster.reach import WayBack
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.config import LoadedSettings, Settings
 from skulkd.core.health import Switches
 from skulkd.data_rooms import DataRooms
+from skulkd.link_rooms import LinkRooms
 from skulkd.own_membership import OwnMembership
 from skulkd.rooms import Rooms
 from skulkd.runtime.choices import KeptChoices
@@ -166,7 +168,19 @@ class NodeParts:
         """Of this node."""
         return self.loaded.settings
 
-    async def open_store(self) -> tuple[Store, FileServer]:
+    def open_links(self) -> LinkRooms:
+        """Make what measures the ways to the other nodes, and tells how they are."""
+        return LinkRooms(
+            rooms=self.rooms,
+            transport=self.transport,
+            read_paths=read_paths,
+            table=self.table,
+            clock=self.clock,
+            rng=self.rng,
+            tasks=self.tasks,
+        )
+
+    async def open_store(self, links: LinkRooms) -> tuple[Store, FileServer]:
         """Open the store, with the other nodes as its first source, and what gives it to them."""
         client = FileClient(self.transport, rng=self.rng)
         settings = self.settings
@@ -193,7 +207,7 @@ class NodeParts:
             on_death=self.on_death,
             settings=FileServerSettings.of_rate(settings.transfer_rate_mb_s),
         )
-        FilePlane(self.transport, server=server, client=client)
+        FilePlane(self.transport, server=server, client=client, probes=links.probes)
         return store, server
 
     def make_worker(self, store: Store) -> WorkerService:
@@ -230,9 +244,9 @@ class NodeParts:
             ),
         )
 
-    def open_data(self, store: Store, worker: WorkerService) -> DataRooms:
+    def open_data(self, store: Store, worker: WorkerService, links: LinkRooms) -> DataRooms:
         """Let requests of other nodes in, and those of this one out."""
-        return DataRooms(
+        data = DataRooms(
             rooms=self.rooms,
             transport=self.transport,
             worker=worker,
@@ -242,6 +256,8 @@ class NodeParts:
             rng=self.rng,
             tasks=self.tasks,
         )
+        links.count_elsewhere(lambda: data.inference.n_remote)
+        return data
 
     def make_joining(self, api_port: Callable[[], int]) -> NodeJoining:
         """Make what joins other clusters.
@@ -277,6 +293,7 @@ class NodeParts:
         store: Store,
         worker: WorkerService,
         data: DataRooms,
+        links: LinkRooms,
         joining: NodeJoining,
         door: OpenDoor,
         listeners: ApiListeners,
@@ -323,6 +340,7 @@ class NodeParts:
             allowed_origins=self.settings.allowed_origins,
             max_concurrent_requests=self.settings.max_concurrent_requests,
             cancels=data.cancels,
+            probes=links.series,
             meters=RequestMeters(self.clock),
             queue_waits=worker.queue_waits,
         )

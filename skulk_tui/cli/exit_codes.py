@@ -83,6 +83,8 @@ _BY_CODE: Final[dict[ErrorCode, int]] = {
     "placement.busy": CONFLICT,
     "store.in_use": CONFLICT,
     "cluster.restart_pending": CONFLICT,
+    "cluster.probe_busy": CONFLICT,
+    "cluster.probe_disturbs": REFUSED,
     "request.instance_loading": PENDING,
 }
 

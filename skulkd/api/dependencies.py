@@ -19,6 +19,7 @@ from skulkd.api.ports import (
     NodeLogs,
     PeerApi,
     Placements,
+    Probes,
     ReadingsView,
     TokenCounts,
 )
@@ -67,6 +68,7 @@ class ApiDependencies:
     admin: NodeAdmin
     peers: PeerApi
     cancels: Cancels
+    probes: Probes
     random: random.Random
     """Chooses between instances; seeded by the caller."""
     meters: RequestMeters

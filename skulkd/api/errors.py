@@ -54,6 +54,8 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "cluster.token_used": 409,
     "cluster.peer_unreachable": 503,
     "cluster.peer_timeout": 504,
+    "cluster.probe_busy": 409,
+    "cluster.probe_disturbs": 409,
     "placement.unknown_model": 404,
     "placement.no_fit": 400,
     "placement.no_backend": 400,

@@ -23,6 +23,7 @@ from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.readings import Readings
 from protocol.tasks import ChatTask, VectorTask
 from skulkd.api.cluster_look import ClusterLook
+from skulkd.core.link_probe import ProbeRun
 
 
 class Inference(Protocol):
@@ -311,6 +312,24 @@ class NodeAdmin(Protocol):
 
         Raises:
             ClusterError: `cluster.restart_pending`.
+        """
+        ...
+
+
+class Probes(Protocol):
+    """Measuring what the cluster's links carry."""
+
+    @property
+    def last(self) -> ProbeRun | None:
+        """The series that goes on at this node, else the last one that did."""
+        ...
+
+    async def start(self, pairs: tuple[tuple[NodeId, NodeId], ...], *, even_busy: bool) -> ProbeRun:
+        """Begin to measure; returns once the master has let this node.
+
+        Raises:
+            ClusterError: `cluster.probe_busy`, `cluster.no_master`, `cluster.peer_unreachable`,
+                `cluster.peer_timeout`.
         """
         ...
 

@@ -44,6 +44,7 @@ from protocol.control_api import (
     VersionDocument,
 )
 from protocol.drain_api import DrainBody, DrainDocument
+from protocol.link_api import LinksDocument, ProbeLinksBody, ProbeView
 from protocol.models_api import ModelEntry, ModelList
 from protocol.move_api import MoveDocument, MoveInstanceBody
 
@@ -165,6 +166,16 @@ NOTES: Final[dict[str, Note]] = {
         summary="Have a node serve again", answers=CommandAccepted
     ),
     "POST /v1/cluster/join": Note(summary="Join another cluster", asks=JoinBody, answers=Joined),
+    "GET /v1/cluster/links": Note(
+        summary="Show the links between the nodes: kind, round trip, what they carry",
+        answers=LinksDocument,
+    ),
+    "POST /v1/cluster/links/probe": Note(
+        summary="Measure what links carry, one pair after the other",
+        asks=ProbeLinksBody,
+        answers=ProbeView,
+        status=202,
+    ),
     "GET /v1/cluster/tokens": Note(summary="List the invitations", answers=TokenList),
     "DELETE /v1/cluster/tokens/{token_id}": Note(
         summary="Revoke an invitation", answers=CommandAccepted

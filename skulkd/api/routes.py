@@ -16,6 +16,7 @@ from skulkd.api.dialects.chat_dialect import Dialect
 from skulkd.api.drain import DrainRoutes
 from skulkd.api.http import Handler
 from skulkd.api.inference import ChatService
+from skulkd.api.links import LinkRoutes
 from skulkd.api.logs import LogRoutes
 from skulkd.api.metrics import MetricsRoute
 from skulkd.api.models import ModelRoutes
@@ -88,6 +89,7 @@ class Services:
     store: StoreRoutes
     cluster: ClusterRoutes
     drains: DrainRoutes
+    links: LinkRoutes
     logs: LogRoutes
     ops: OpsRoutes
     metrics: MetricsRoute
@@ -111,6 +113,7 @@ class Services:
             store=StoreRoutes(deps, others),
             cluster=ClusterRoutes(deps, others),
             drains=DrainRoutes(deps),
+            links=LinkRoutes(deps),
             logs=LogRoutes(deps, others),
             ops=OpsRoutes(deps),
             metrics=MetricsRoute(deps),
@@ -264,6 +267,8 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _post("/v1/nodes/{node}/drain", "operate", services.drains.drain),
         _delete("/v1/nodes/{node}/drain", "operate", services.drains.undrain),
         _post("/v1/cluster/join", "admin", cluster.join),
+        _get("/v1/cluster/links", "read", services.links.show),
+        _post("/v1/cluster/links/probe", "operate", services.links.probe),
         _get("/v1/cluster/tokens", "admin", cluster.tokens),
         _delete("/v1/cluster/tokens/{token_id}", "admin", cluster.revoke_token),
         _delete("/v1/cluster/members/{node}", "admin", cluster.remove),

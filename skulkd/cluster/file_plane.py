@@ -1,4 +1,4 @@
-"""The files plane of one node: which frames are for its server, and which for its client."""
+"""The files plane of one node: which frames are for its server, its client, or its link probes."""
 
 import logging
 from typing import Final, final
@@ -6,14 +6,19 @@ from typing import Final, final
 from protocol.errors import ProtocolError
 from protocol.files_wire import (
     CloseArtifact,
+    CloseFilling,
     FilesFrame,
+    Filling,
+    FillingRefused,
     OpenArtifact,
+    ReadFilling,
     ReadRange,
     unpack_files,
 )
 from protocol.ids import NodeId
 from skulkd.cluster.file_client import FileClient
 from skulkd.cluster.file_server import FileServer
+from skulkd.cluster.link_probes import LinkProbes
 from skulkd.cluster.transport import Transport
 
 _log = logging.getLogger(__name__)
@@ -30,11 +35,20 @@ class FilePlane:
         transport: Whose `files` plane.
         server: Gets questions.
         client: Gets answers.
+        probes: Gets what links are measured by; a plane without drops it.
     """
 
-    def __init__(self, transport: Transport, *, server: FileServer, client: FileClient) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        server: FileServer,
+        client: FileClient,
+        probes: LinkProbes | None = None,
+    ) -> None:
         self._server = server
         self._client = client
+        self._probes = probes
         self._n_bad: dict[NodeId, int] = {}
         transport.on_receive("files", self._on_payload)
 
@@ -52,5 +66,8 @@ class FilePlane:
             return
         if isinstance(frame, OpenArtifact | ReadRange | CloseArtifact):
             self._server.on_request(sender, frame)
+        elif isinstance(frame, ReadFilling | CloseFilling | Filling | FillingRefused):
+            if self._probes is not None:
+                self._probes.on_frame(sender, frame)
         else:
             self._client.on_answer(sender, frame)

@@ -8,6 +8,7 @@ from protocol.ids import InstanceId, ModelId, NodeId
 from protocol.readings import (
     HoldingsReading,
     InstanceReading,
+    LinksReading,
     NodeReading,
     PhaseProgress,
     Reading,
@@ -68,6 +69,8 @@ class ReadingsTable:
                 self.put_instance(reading)
             case HoldingsReading():
                 self.put_holdings(reading)
+            case LinksReading():
+                self.put_links(reading)
 
     def put_node(self, reading: NodeReading) -> None:
         """Renew what moves on one node."""
@@ -103,6 +106,12 @@ class ReadingsTable:
         self._readings = replace(self._readings, holdings=holdings)
         self._tell(reading)
 
+    def put_links(self, reading: LinksReading) -> None:
+        """Renew how a node reaches the others."""
+        links = self._with(self._readings.links, reading.node_id, reading)
+        self._readings = replace(self._readings, links=links)
+        self._tell(reading)
+
     def drop_runner(self, node_id: NodeId, instance_id: InstanceId, rank: int) -> None:
         """Forget a runner of a node that is gone, and what its instance did there."""
         self.drop(node_id, ("progress", instance_id, rank))
@@ -132,6 +141,8 @@ class ReadingsTable:
                 )
             case "holdings":
                 changed = replace(readings, holdings=_less(readings.holdings, node_id, node_id))
+            case "links":
+                changed = replace(readings, links=_less(readings.links, node_id, node_id))
         if _n_values(changed) < _n_values(readings):
             self._readings = changed
             for watcher in self._watchers:
@@ -143,6 +154,7 @@ class ReadingsTable:
         kinds = (
             readings.nodes,
             readings.holdings,
+            readings.links,
             readings.instances,
             readings.progress,
             readings.transfers,
@@ -188,4 +200,5 @@ def _n_values(readings: Readings) -> int:
         + len(readings.transfers)
         + len(readings.instances)
         + len(readings.holdings)
+        + len(readings.links)
     )

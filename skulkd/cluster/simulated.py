@@ -41,6 +41,8 @@ class NetworkFaults:
     max_delay_s: float = 0.001
     loss_ratio: float = 0.0
     duplicate_ratio: float = 0.0
+    rate_bytes_s: float | None = None
+    """What each plane of a link carries in one direction; None is without limit."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class SimulatedNetwork:
         self._queues: dict[_Pipe, deque[_Queued]] = {}
         self._queued_bytes: dict[_Pipe, int] = {}
         self._free_at_s: dict[_Pipe, float] = {}
+        self._sent_at_s: dict[_Pipe, float] = {}
+        """When the last byte of what was taken is on the line."""
         self._room: dict[_Pipe, list[asyncio.Future[None]]] = {}
         self.watcher: Callable[[NodeId, NodeId, Plane, bytes], None] | None = None
         """Shown sender, receiver, plane and payload of all that is handed over."""
@@ -302,8 +306,13 @@ class SimulatedNetwork:
         delay_s = 0.0
         if pipe[0] != pipe[1]:
             delay_s = self._rng.uniform(self.faults.min_delay_s, self.faults.max_delay_s)
+        sent_at_s = loop.time()
+        if self.faults.rate_bytes_s is not None and pipe[0] != pipe[1]:
+            sent_at_s = max(sent_at_s, self._sent_at_s.get(pipe, 0.0))
+            sent_at_s += len(queued.payload) / self.faults.rate_bytes_s
+            self._sent_at_s[pipe] = sent_at_s
         # A payload never overtakes the one before it, however short its own delay.
-        at_s = max(loop.time() + delay_s, self._free_at_s.get(pipe, 0.0))
+        at_s = max(sent_at_s + delay_s, self._free_at_s.get(pipe, 0.0))
         self._free_at_s[pipe] = at_s
         loop.call_at(at_s, self._deliver_next, pipe)
 

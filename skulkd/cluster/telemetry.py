@@ -12,7 +12,14 @@ from typing import Final, final
 from protocol.clock import Clock
 from protocol.errors import ProtocolError
 from protocol.ids import NodeId
-from protocol.readings import NodeReading, Reading, ReadingKey, key_of
+from protocol.readings import (
+    LinkReading,
+    LinksReading,
+    NodeReading,
+    Reading,
+    ReadingKey,
+    key_of,
+)
 from protocol.telemetry_wire import (
     MAX_KEYS,
     is_echo,
@@ -211,6 +218,8 @@ def is_news(reading: Reading, told: Reading | None) -> bool:
     What moves less is told with the next refresh: a hundred nodes at rest would otherwise wake
     each other fifty times a second.
     """
+    if isinstance(reading, LinksReading) and isinstance(told, LinksReading):
+        return tuple(map(_without_rtt, reading.links)) != tuple(map(_without_rtt, told.links))
     if not isinstance(reading, NodeReading) or not isinstance(told, NodeReading):
         return True
     free, before = reading.accelerator_free_bytes, told.accelerator_free_bytes
@@ -229,6 +238,10 @@ def _has_moved(now: int | None, before: int | None) -> bool:
     if now is None or before is None:
         return now is not before
     return abs(now - before) > before * NEWS_RATIO
+
+
+def _without_rtt(link: LinkReading) -> LinkReading:
+    return replace(link, rtt_median_ms=None, rtt_p99_ms=None)
 
 
 def _without_measures(reading: NodeReading) -> NodeReading:

@@ -1,15 +1,19 @@
-"""How long a word takes to a peer and back: the last one and the median of some; pure."""
+"""How long a word takes to a peer and back: the last one, the median of some, the worst; pure."""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil
 from statistics import median
 from typing import Final, final
 
 from protocol.ids import NodeId
 
-N_KEPT: Final = 9
+N_KEPT: Final = 100
+N_OF_MEDIAN: Final = 9
 """A median of so many is not moved by one that waited behind a large frame."""
+N_OF_P99: Final = 20
+"""With fewer, the longest one says nothing about what is rare."""
 
 N_WAITING: Final = 4
 AGAIN_S: Final = 0.1
@@ -22,6 +26,8 @@ class LinkRtt:
 
     median_ms: float
     last_ms: float
+    p99_ms: float | None = None
+    """Of the last hundred; None before there are twenty."""
 
 
 RttOf = Callable[[NodeId], LinkRtt | None]
@@ -88,4 +94,14 @@ class LinkRtts:
         asked = self._peers.get(peer)
         if asked is None or not asked.kept_ms:
             return None
-        return LinkRtt(median_ms=median(asked.kept_ms), last_ms=asked.kept_ms[-1])
+        kept_ms = list(asked.kept_ms)
+        return LinkRtt(
+            median_ms=median(kept_ms[-N_OF_MEDIAN:]), last_ms=kept_ms[-1], p99_ms=_p99(kept_ms)
+        )
+
+
+def _p99(kept_ms: list[float]) -> float | None:
+    """Give the nearest rank: at most one in a hundred took longer."""
+    if len(kept_ms) < N_OF_P99:
+        return None
+    return sorted(kept_ms)[ceil(len(kept_ms) * 0.99) - 1]

@@ -8,17 +8,23 @@ from protocol.codec import encode_values
 from protocol.envelope import MAX_PAYLOAD_BYTES
 from protocol.errors import ProtocolError
 from protocol.files_wire import (
+    FILLING_HEADER_BYTES,
     HEADER_BYTES,
     MAX_FILE_BYTES,
     MAX_FILES,
+    MAX_FILLING_BYTES,
+    MAX_FILLING_PIECES,
     MAX_RANGE_BYTES,
     ArtifactOpened,
     AskLater,
     CloseArtifact,
+    CloseFilling,
     FilesFrame,
+    FillingRefused,
     OfferedFile,
     OpenArtifact,
     RangeContent,
+    ReadFilling,
     ReadRange,
     TransferRefused,
     pack_content,
@@ -53,13 +59,27 @@ frames = st.one_of(
     st.builds(
         TransferRefused, numbers, st.sampled_from(["unknown", "changed", "failed", "not_open"])
     ),
+    st.builds(
+        ReadFilling,
+        numbers,
+        st.integers(0, MAX_FILLING_PIECES - 1),
+        st.integers(1, MAX_FILLING_BYTES),
+        st.booleans(),
+    ),
+    st.builds(CloseFilling, numbers),
+    st.builds(FillingRefused, numbers, st.sampled_from(["serving", "probing", "too_much"])),
 )
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text() | st.binary(),
     lambda inner: st.lists(inner, max_size=5).map(tuple),
     max_leaves=10,
 )
-names = st.sampled_from(["open", "read", "close", "opened", "later", "refused", "content", ""])
+names = st.sampled_from(
+    [
+        "open", "read", "close", "opened", "later", "refused", "content", "",
+        "read_filling", "close_filling", "filling_refused",
+    ]
+)  # fmt: skip
 
 
 @given(frames)
@@ -96,6 +116,8 @@ def unpacked(payload: bytes) -> FilesFrame | ProtocolError:
 @example(b"")
 @example(b"\0")
 @example(bytes(HEADER_BYTES))
+@example(b"\1")
+@example(b"\1" + bytes(FILLING_HEADER_BYTES))
 def test_random_bytes_are_a_frame_or_a_named_error(payload: bytes) -> None:
     outcome = unpacked(payload)
     if isinstance(outcome, ProtocolError):

@@ -15,6 +15,10 @@ from protocol.readings import (
     Holding,
     HoldingsReading,
     InstanceReading,
+    LinkKind,
+    LinkReading,
+    LinksReading,
+    LinkWord,
     NodeReading,
     PhaseProgress,
     Reading,
@@ -94,6 +98,26 @@ READINGS: st.SearchStrategy[Reading] = st.one_of(
             max_size=3,
         ).map(tuple),
     ),
+    st.builds(
+        LinksReading,
+        node_id=st.just(NODE),
+        at_s=TIMES,
+        links=st.lists(
+            st.builds(
+                LinkReading,
+                peer=st.integers(1, 3).map(a_node_id),
+                state=st.sampled_from(get_args(LinkWord)),
+                interface=st.none() | TEXTS,
+                kind=st.sampled_from([None, *get_args(LinkKind)]),
+                nominal_bits_s=MAYBE,
+                rtt_median_ms=MEASURES,
+                rtt_p99_ms=MEASURES,
+                rate_bytes_s=MEASURES,
+                rate_at_s=st.none() | TIMES,
+            ),
+            max_size=3,
+        ).map(tuple),
+    ),
 )
 
 
@@ -105,6 +129,16 @@ def test_a_reading_arrives_on_the_clock_of_whoever_hears_it(reading: Reading, no
     expected = replace(reading, at_s=reading.at_s + shift_s)
     if isinstance(expected, PhaseProgress):
         expected = replace(expected, since_s=expected.since_s + shift_s)
+    if isinstance(expected, LinksReading):
+        expected = replace(
+            expected,
+            links=tuple(
+                link
+                if link.rate_at_s is None
+                else replace(link, rate_at_s=link.rate_at_s + shift_s)
+                for link in expected.links
+            ),
+        )
     assert got.reading == expected
 
 

@@ -55,6 +55,7 @@ from skulkd.api.ports import CatalogModel
 from skulkd.api.request_meters import RequestMeters
 from skulkd.api.sse import StreamLimits
 from skulkd.api.streams import KeepLimits
+from skulkd.core.link_probe import ProbeRun
 from skulkd.core.meters import queue_waits
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.tasks import Tasks
@@ -503,6 +504,24 @@ class NobodyElse:
 
 
 @final
+class FakeProbes:
+    """Implements `Probes`: takes note of what is to be measured, and measures nothing."""
+
+    def __init__(self) -> None:
+        self.last: ProbeRun | None = None
+        self.asked: list[tuple[tuple[tuple[NodeId, NodeId], ...], bool]] = []
+        self.error: SkulkError | None = None
+
+    async def start(self, pairs: tuple[tuple[NodeId, NodeId], ...], *, even_busy: bool) -> ProbeRun:
+        """Begin, or refuse."""
+        if self.error is not None:
+            raise self.error
+        self.asked.append((pairs, even_busy))
+        self.last = ProbeRun(began_ms=1, pairs=pairs)
+        return self.last
+
+
+@final
 class FakeDaemon:
     """All ports together, with one ready instance of one model."""
 
@@ -530,6 +549,7 @@ class FakeDaemon:
         self.stream_limits = StreamLimits()
         self.keep_limits = KeepLimits()
         self.cancels: Cancels = NobodyElse()
+        self.probes = FakeProbes()
         self.queue_waits = queue_waits()
 
     def dependencies(self, tasks: Tasks) -> ApiDependencies:
@@ -561,6 +581,7 @@ class FakeDaemon:
             stream_limits=self.stream_limits,
             keep_limits=self.keep_limits,
             cancels=self.cancels,
+            probes=self.probes,
             meters=RequestMeters(self.clock),
             queue_waits=self.queue_waits,
         )

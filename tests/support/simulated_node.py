@@ -7,7 +7,7 @@ outlives a node (its disk, its machine, its files) is the world's; a node is one
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
@@ -16,7 +16,8 @@ from protocol.cards import EngineName
 from protocol.commands import Command, CommandReply
 from protocol.errors import SkulkError
 from protocol.events import InstanceRemoved, SequencedEvent
-from protocol.ids import CommandId
+from protocol.files_wire import FillingFrame, unpack_files
+from protocol.ids import CommandId, NodeId
 from protocol.nodes import EngineFacts, NodeFacts
 from protocol.peer_messages import CallApi
 from protocol.state import ClusterState
@@ -32,6 +33,7 @@ from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, DoorTransport
 from skulkd.cluster.discovery import Announcement, cluster_hash_of
 from skulkd.cluster.join_guest import JoinGuest
+from skulkd.cluster.link_paths import LinkPath
 from skulkd.cluster.reach import WayBack
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import Peer
@@ -43,6 +45,7 @@ from skulkd.eventlog.cluster_gateway import ClusterGateway
 from skulkd.eventlog.journal import JournalLimits
 from skulkd.eventlog.journal_term import TermFile
 from skulkd.eventlog.replica import Replica
+from skulkd.link_rooms import LinkRooms
 from skulkd.own_membership import OwnMembership
 from skulkd.rooms import Rooms, RoomsParts, RoomsSpec
 from skulkd.runtime.choices import Choices, ChoicesFile, KeptChoices
@@ -131,6 +134,7 @@ class SimulatedNode:
         self.launcher: SimulatedLauncher | None = None
         self.rooms: Rooms
         self.data: DataRooms
+        self.links: LinkRooms
         self.door: ClusterDoor
         self.sleep: SimulatedSleep
         self.membership: OwnMembership
@@ -162,6 +166,7 @@ class SimulatedNode:
         self.replica.subscribe(self._check_event, self._on_reset)
         gateway = SimulatedGateway(self, rooms.gateway)
         self._make_door(rooms)
+        self._make_links(rooms)
         self.worker = self._make_worker(gateway)
         if self.choices.now.cluster_open:
             await self.door.open()
@@ -179,12 +184,14 @@ class SimulatedNode:
             rng=world.chance,
             tasks=self.tasks,
         )
+        self.links.count_elsewhere(lambda: self.data.inference.n_remote)
         self.app = create_app(self._dependencies(gateway))
         rooms.calls.serve(CallApi, self.app.peers.handle)
         rooms.set_api(_API_PORT, is_tls=False)
         self.has_begun = True
         self.worker.start()
         self.data.start()
+        self.links.start()
         rooms.on_wake(self.worker.probe_again)
         self.sleep = SimulatedSleep(clock)
         self.tasks.start(self.sleep.tell(rooms), name="hear of sleep", essential=False)
@@ -286,6 +293,24 @@ class SimulatedNode:
             restart=self._restart,
             tasks=self.tasks,
         )
+
+    def _make_links(self, rooms: Rooms) -> None:
+        links = self.links = LinkRooms(
+            rooms=rooms,
+            transport=self.transport,
+            read_paths=_read_paths,
+            table=self.table,
+            clock=self.world.clock,
+            rng=self.world.chance,
+            tasks=self.tasks,
+        )
+
+        def take(sender: NodeId, payload: bytes) -> None:
+            frame = unpack_files(payload)
+            if isinstance(frame, FillingFrame):
+                links.probes.on_frame(sender, frame)
+
+        self.transport.on_receive("files", take)
 
     def _attach(self) -> DoorTransport:
         world = self.world
@@ -482,6 +507,7 @@ class SimulatedNode:
             admin=FakeAdmin(),
             peers=PeerApiClient(self.rooms.calls),
             cancels=self.data.cancels,
+            probes=self.links.series,
             random=world.chance,
             meters=RequestMeters(world.clock),
             queue_waits=self.worker.queue_waits,
@@ -575,6 +601,11 @@ class SimulatedNode:
     def _on_death(self, story: str, _error: BaseException) -> None:
         if not self.is_dead:
             self.world.problems.append(f"a part of the node died: {story}")
+
+
+def _read_paths(hosts: Iterable[str]) -> dict[str, LinkPath]:
+    path = LinkPath(interface="sim0", kind="ethernet", nominal_bits_s=1_000_000_000)
+    return dict.fromkeys(hosts, path)
 
 
 def _load_nothing() -> None:

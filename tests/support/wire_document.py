@@ -22,6 +22,7 @@ NOT_ON_THE_WIRE: Final = frozenset(
         "cluster_api",
         "control_api",
         "drain_api",
+        "link_api",
         "models_api",
         "move_api",
         "session",

@@ -45,11 +45,15 @@ from protocol.peer_messages import (
     FetchSnapshotChunk,
     Handover,
     Heartbeat,
+    HoldProbe,
     Journalled,
+    LinkMeasured,
     LogPosition,
+    MeasureLink,
     OpenSnapshot,
     PeerAnswer,
     PeerRequest,
+    ProbeHeld,
     Refused,
     SnapshotChunk,
     SnapshotOpened,
@@ -62,6 +66,8 @@ from protocol.readings import (
     Holding,
     HoldingsReading,
     InstanceReading,
+    LinkReading,
+    LinksReading,
     NodeReading,
     PhaseProgress,
     Reading,
@@ -144,6 +150,8 @@ REQUESTS: Final[tuple[PeerRequest, ...]] = (
     FetchSnapshotChunk(snapshot_id=3, offset=262_144),
     CancelTask(command_id=a_command_id()),
     CallApi(method="POST", path="/v1/cluster/invite", query="a=b", body=b"{}"),
+    HoldProbe(number=3),
+    MeasureLink(peer=a_node_id(2), even_busy=True),
 )
 ANSWERS: Final[tuple[PeerAnswer, ...]] = (
     CommandAnswer(reply=CommandReply(command_id=a_command_id(), term=7, seq=41, durable="member")),
@@ -160,6 +168,8 @@ ANSWERS: Final[tuple[PeerAnswer, ...]] = (
     ),
     SnapshotChunk(data=b"piece"),
     TaskCancelled(was_known=True),
+    ProbeHeld(),
+    LinkMeasured(rate_bytes_s=112e6, n_bytes=1 << 20),
     ApiAnswer(status=200, body=b"{}"),
     Refused(error=an_error("cluster.no_master", "no master is known")),
 )
@@ -203,6 +213,10 @@ FILES: Final[tuple[files_wire.FilesFrame, ...]] = (
     files_wire.AskLater(5, "verifying", 2000, 1024, 2048),
     files_wire.TransferRefused(5, "unknown"),
     files_wire.RangeContent(5, 0, 1_048_576, memoryview(b"bytes of the file")),
+    files_wire.ReadFilling(6, 0, 16_384, False),
+    files_wire.CloseFilling(6),
+    files_wire.FillingRefused(6, "serving"),
+    files_wire.Filling(6, 0, 8),
 )
 READINGS: Final[tuple[Reading, ...]] = (
     NodeReading(
@@ -253,6 +267,24 @@ READINGS: Final[tuple[Reading, ...]] = (
         node_id=a_node_id(1),
         at_s=99.0,
         holdings=(Holding(model_id=MODEL, digest=a_digest("key"), size_bytes=1000),),
+    ),
+    LinksReading(
+        node_id=a_node_id(1),
+        at_s=98.0,
+        links=(
+            LinkReading(
+                peer=a_node_id(2),
+                state="up",
+                interface="eth0",
+                kind="ethernet",
+                nominal_bits_s=1_000_000_000,
+                rtt_median_ms=0.25,
+                rtt_p99_ms=2.5,
+                rate_bytes_s=112e6,
+                rate_at_s=40.0,
+            ),
+            LinkReading(peer=a_node_id(3), state="silent"),
+        ),
     ),
 )
 HELLO: Final = Hello(
@@ -349,6 +381,8 @@ def _data(message: data_wire.DataMessage) -> bytes:
 
 
 def _files(frame: files_wire.FilesFrame) -> bytes:
+    if isinstance(frame, files_wire.Filling):
+        return files_wire.pack_filling(*frame)
     if isinstance(frame, files_wire.RangeContent):
         return files_wire.pack_content(
             frame.request_id, frame.file_index, frame.offset, bytes(frame.content)

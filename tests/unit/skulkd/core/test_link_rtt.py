@@ -1,5 +1,5 @@
 from protocol.ids import node_id_of
-from skulkd.core.link_rtt import AGAIN_S, N_KEPT, N_WAITING, LinkRtt, LinkRtts, no_rtt
+from skulkd.core.link_rtt import AGAIN_S, N_KEPT, N_OF_P99, N_WAITING, LinkRtt, LinkRtts, no_rtt
 
 A, B = (node_id_of(bytes([number]) * 32) for number in (1, 2))
 
@@ -28,7 +28,25 @@ def test_old_measurements_are_forgotten() -> None:
     rtts = LinkRtts()
     for rtt_s in (1.0,) * N_KEPT + (0.5,) * N_KEPT:
         _measure(rtts, rtt_s)
-    assert rtts.of(A) == LinkRtt(median_ms=500.0, last_ms=500.0)
+    assert rtts.of(A) == LinkRtt(median_ms=500.0, last_ms=500.0, p99_ms=500.0)
+
+
+def test_what_is_rare_is_told_once_there_are_enough_to_be_rare_among() -> None:
+    rtts = LinkRtts()
+    for _ in range(N_OF_P99 - 1):
+        _measure(rtts, 0.5)
+    measured = rtts.of(A)
+    assert measured is not None
+    assert measured.p99_ms is None
+    _measure(rtts, 2.0)
+    measured = rtts.of(A)
+    assert measured is not None
+    assert (measured.median_ms, measured.p99_ms) == (500.0, 2000.0)
+    for _ in range(N_KEPT - N_OF_P99):
+        _measure(rtts, 0.5)
+    measured = rtts.of(A)
+    assert measured is not None
+    assert measured == LinkRtt(median_ms=500.0, last_ms=500.0, p99_ms=500.0)
 
 
 def test_an_answer_counts_once_and_only_where_it_was_asked() -> None:
