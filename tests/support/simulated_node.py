@@ -7,7 +7,7 @@ outlives a node (its disk, its machine, its files) is the world's; a node is one
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
@@ -16,8 +16,7 @@ from protocol.cards import EngineName
 from protocol.commands import Command, CommandReply
 from protocol.errors import SkulkError
 from protocol.events import InstanceRemoved, SequencedEvent
-from protocol.files_wire import FillingFrame, unpack_files
-from protocol.ids import CommandId, NodeId
+from protocol.ids import CommandId
 from protocol.nodes import EngineFacts, NodeFacts
 from protocol.peer_messages import CallApi
 from protocol.state import ClusterState
@@ -33,7 +32,6 @@ from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, DoorTransport
 from skulkd.cluster.discovery import Announcement, cluster_hash_of
 from skulkd.cluster.join_guest import JoinGuest
-from skulkd.cluster.link_paths import LinkPath
 from skulkd.cluster.reach import WayBack
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import Peer
@@ -64,6 +62,7 @@ from tests.support.fake_cluster import FakeAdmin, FakeLogs
 from tests.support.fake_ports import FakeHealth, FakeListeners
 from tests.support.simulated_engine import SimulatedEngine
 from tests.support.simulated_launcher import SimulatedLauncher
+from tests.support.simulated_lines import simulated_links
 from tests.support.simulated_machine import SimulatedProcess
 from tests.support.simulated_power import PoweredDisk
 from tests.support.simulated_store import SimulatedModels
@@ -166,7 +165,7 @@ class SimulatedNode:
         self.replica.subscribe(self._check_event, self._on_reset)
         gateway = SimulatedGateway(self, rooms.gateway)
         self._make_door(rooms)
-        self._make_links(rooms)
+        self.links = simulated_links(rooms, self.transport, self.table, world, self.tasks)
         self.worker = self._make_worker(gateway)
         if self.choices.now.cluster_open:
             await self.door.open()
@@ -293,24 +292,6 @@ class SimulatedNode:
             restart=self._restart,
             tasks=self.tasks,
         )
-
-    def _make_links(self, rooms: Rooms) -> None:
-        links = self.links = LinkRooms(
-            rooms=rooms,
-            transport=self.transport,
-            read_paths=_read_paths,
-            table=self.table,
-            clock=self.world.clock,
-            rng=self.world.chance,
-            tasks=self.tasks,
-        )
-
-        def take(sender: NodeId, payload: bytes) -> None:
-            frame = unpack_files(payload)
-            if isinstance(frame, FillingFrame):
-                links.probes.on_frame(sender, frame)
-
-        self.transport.on_receive("files", take)
 
     def _attach(self) -> DoorTransport:
         world = self.world
@@ -601,11 +582,6 @@ class SimulatedNode:
     def _on_death(self, story: str, _error: BaseException) -> None:
         if not self.is_dead:
             self.world.problems.append(f"a part of the node died: {story}")
-
-
-def _read_paths(hosts: Iterable[str]) -> dict[str, LinkPath]:
-    path = LinkPath(interface="sim0", kind="ethernet", nominal_bits_s=1_000_000_000)
-    return dict.fromkeys(hosts, path)
 
 
 def _load_nothing() -> None:
