@@ -11,6 +11,8 @@ from protocol.tasks import ChatMessage, ChatTask, ResponseFormat, Sampling, Tool
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
+_REPEATED_BYTES: Final = 256 * 1024
+
 _SAMPLING_NAMES: Final = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -43,7 +45,7 @@ def chat_body(task: ChatTask, *, is_stream: bool) -> bytes:
     template = _template_arguments(task)
     if template:
         body["chat_template_kwargs"] = template
-    return _encode(body)
+    return _told_in_full(_encode(body), task)
 
 
 def completion_body(task: ChatTask, *, is_stream: bool) -> bytes:
@@ -52,7 +54,18 @@ def completion_body(task: ChatTask, *, is_stream: bool) -> bytes:
     body.update(_generation(task, is_stream=is_stream))
     if task.logprobs is not None:
         body["logprobs"] = max(1, task.logprobs)  # as above
-    return _encode(body)
+    return _told_in_full(_encode(body), task)
+
+
+def _told_in_full(body: bytes, task: ChatTask) -> bytes:
+    """Have the engine say which stop string has ended the answer.
+
+    It says so among all that it knows of the request, and repeats the prompt with it: a long one is
+    not worth that.
+    """
+    if not task.stop or len(body) > _REPEATED_BYTES:
+        return body
+    return body[:-1] + b',"verbose":true}'
 
 
 def _generation(task: ChatTask, *, is_stream: bool) -> dict[str, Json]:

@@ -148,12 +148,12 @@ class UpstreamClient:
 
     def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame, None]:
         """Serve one task; see `EngineClient.chat`."""
-        rules = self._rules_for(task)
+        stop, rules = task.stop, self._rules_for(task)
         if rules is not None:
             task = rules.stop(task)
         if task.stream or task.logprobs is not None or not self._can_answer_whole:
-            return self._stream(task, take)
-        return self._whole_answer(task)
+            return self._stream(task, stop, take)
+        return self._whole_answer(task, stop)
 
     async def embed(self, texts: tuple[str, ...]) -> Vectors:
         """Embed each text, in order; see `EngineClient.embed`."""
@@ -201,8 +201,10 @@ class UpstreamClient:
         """Cut all connections."""
         await self._http.close()
 
-    async def _stream(self, task: ChatTask, take: TakeChunk | None) -> AsyncGenerator[Frame, None]:
-        decoder = StreamDecoder(task.logprobs or 0)
+    async def _stream(
+        self, task: ChatTask, stop: tuple[str, ...], take: TakeChunk | None
+    ) -> AsyncGenerator[Frame, None]:
+        decoder = StreamDecoder(task.logprobs or 0, stop)
         arrivals = _Arrivals(decoder, self._splitter(task), take)
         response: HttpResponse | None = None
         try:
@@ -229,11 +231,13 @@ class UpstreamClient:
             return response
         raise error_of_answer(response.status, await _whole(response, MAX_REFUSAL_BYTES))
 
-    async def _whole_answer(self, task: ChatTask) -> AsyncGenerator[Frame, None]:
+    async def _whole_answer(
+        self, task: ChatTask, stop: tuple[str, ...]
+    ) -> AsyncGenerator[Frame, None]:
         frames: list[Frame]
         try:
             body = await _whole(await self._accepted(task, is_stream=False), MAX_ANSWER_BYTES)
-            frames = list(decode_whole(body))
+            frames = list(decode_whole(body, stop))
         except SkulkError as error:
             frames = [error_frame(error)]
         splitter = self._splitter(task)

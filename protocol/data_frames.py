@@ -61,6 +61,9 @@ class Finished(NamedTuple):
 
     reason: FinishReason
     usage: Usage
+    stop: str | None = None
+    """The stop string of the task that ended the answer; None for any other end, and where the
+    engine does not say."""
 
 
 class Failed(NamedTuple):

@@ -4,6 +4,7 @@
 (0, prompt tokens)                                       Started
 (1, text, reasoning, tool calls, logprobs)               any other chunk
 (2, reason, prompt, completion, cached, ms, ms)          Finished
+(2, reason, prompt, completion, cached, ms, ms, stop)    Finished by a stop string
 (3, code, message, remediation, details, retry after)    Failed
 (4, vectors)                                             a chunk of vectors, each as bytes
 """
@@ -48,6 +49,8 @@ _ERROR_CHARS: Final = 4096
 _FIX_TEXT_MAX: Final = 31
 _FIX_TEXTS: Final = tuple(bytes((0xA0 | n_bytes,)) for n_bytes in range(_FIX_TEXT_MAX + 1))
 """What msgpack puts before a text of so many bytes."""
+_N_STOPPED: Final = 8
+"""Fields of an end that names a stop string."""
 _LEAST_LOGPROB: Final = -9999.0
 _REASONS: Final = frozenset(get_args(FinishReason))
 _CODES: Final = frozenset(ERROR_CODES)
@@ -125,7 +128,8 @@ def _values_of(frame: Frame) -> str | tuple[object, ...]:
             return (0, frame.prompt_tokens)
         case Finished():
             prompt, completion, cached, *times_ms = frame.usage
-            return (2, frame.reason, prompt, completion, cached, *map(_time, times_ms))
+            stop = () if frame.stop is None else (frame.stop[:_ERROR_CHARS],)
+            return (2, frame.reason, prompt, completion, cached, *map(_time, times_ms), *stop)
         case Failed():
             error = frame.error
             details = {name[:_ERROR_CHARS]: _detail(item) for name, item in error.details.items()}
@@ -232,7 +236,9 @@ def _logprob(value: object) -> TokenLogprob:
 
 
 def _finished(fields: tuple[object, ...]) -> Finished:
-    _, reason, prompt, completion, cached, prompt_ms, generation_ms = fields_of(fields, 7)
+    stop = text_of(fields[-1]) if len(fields) == _N_STOPPED else None
+    known = fields if stop is None else fields[:-1]
+    _, reason, prompt, completion, cached, prompt_ms, generation_ms = fields_of(known, 7)
     if type(reason) is not str or reason not in _REASONS:
         refuse("a stream has ended for an unknown reason")
     usage = Usage(
@@ -242,7 +248,7 @@ def _finished(fields: tuple[object, ...]) -> Finished:
         measure_of(prompt_ms),
         measure_of(generation_ms),
     )
-    return Finished(cast("FinishReason", reason), usage)
+    return Finished(cast("FinishReason", reason), usage, stop)
 
 
 def _failed(fields: tuple[object, ...]) -> Failed:

@@ -125,12 +125,18 @@ class _ErrorDetail(_Foreign):
     n_ctx: int | None = None
 
 
+class _Verbose(_Foreign):
+    stopping_word: str = ""
+    """Empty where no stop string ended the answer."""
+
+
 class _Answer(_Foreign):
     choices: tuple[_Choice, ...] = ()
     usage: _Usage | None = None
     timings: _Timings | None = None
     prompt_progress: _Progress | None = None
     error: _ErrorDetail | None = None
+    verbose: Annotated[_Verbose | None, Field(alias="__verbose")] = None
 
 
 class _ErrorAnswer(_Foreign):
@@ -143,10 +149,13 @@ class StreamDecoder:
 
     Args:
         n_alternatives: How many alternatives per token were asked for.
+        stop: The stop strings of the task; the engine may have been given others too.
     """
 
-    def __init__(self, n_alternatives: int = 0) -> None:
+    def __init__(self, n_alternatives: int = 0, stop: tuple[str, ...] = ()) -> None:
         self._n_alternatives = n_alternatives
+        self._stop = stop
+        self._stopped_by: str | None = None
         self._events = SseReader()
         self._has_started = False
         self._reason: FinishReason | None = None
@@ -194,6 +203,7 @@ class StreamDecoder:
             frames.append(Started(progress.total if progress else None))
         self._usage = answer.usage or self._usage
         self._timings = answer.timings or self._timings
+        self._stopped_by = _stopped_by(answer, self._stop) or self._stopped_by
         if answer.choices:
             self._take_choice(answer.choices[0], frames)
         if self._reason is not None and self._usage is not None:
@@ -217,15 +227,21 @@ class StreamDecoder:
             self._fail(frames, EngineError("engine.gone", reason, remediation=remedy))
             return
         self.is_over = True
-        frames.append(Finished(self._reason, _usage(self._usage, self._timings)))
+        usage = _usage(self._usage, self._timings)
+        frames.append(Finished(self._reason, usage, self._stopped_by))
 
     def _fail(self, frames: list[Frame], error: SkulkError) -> None:
         self.is_over = True
         frames.append(Failed(error.body()))
 
 
-def decode_whole(body: bytes) -> tuple[Frame, ...]:
-    """Give the frames of a whole answer: started, at most one chunk, terminal. No logprobs."""
+def decode_whole(body: bytes, stop: tuple[str, ...] = ()) -> tuple[Frame, ...]:
+    """Give the frames of a whole answer: started, at most one chunk, terminal. No logprobs.
+
+    Args:
+        body: The answer.
+        stop: As of `StreamDecoder`.
+    """
     try:
         answer = _Answer.model_validate_json(body)
     except ValidationError:
@@ -241,7 +257,7 @@ def decode_whole(body: bytes) -> tuple[Frame, ...]:
     usage = _usage(answer.usage, answer.timings)
     chunk = _chunk(choice, choice.message, 0)
     started = Started(usage.prompt_tokens if answer.usage else None)
-    terminal = Finished(reason, usage)
+    terminal = Finished(reason, usage, _stopped_by(answer, stop))
     return (started, terminal) if chunk is None else (started, chunk, terminal)
 
 
@@ -312,6 +328,12 @@ def _chunk(choice: _Choice, message: _Message | None, n_alternatives: int) -> Ch
         tuple(_logprob(entry, n_alternatives) for entry in entries),
     )
     return chunk if any(chunk) else None
+
+
+def _stopped_by(answer: _Answer, stop: tuple[str, ...]) -> str | None:
+    """Give the stop string that ended an answer, if it is one of the task's."""
+    word = answer.verbose.stopping_word if answer.verbose is not None else ""
+    return word if word in stop else None
 
 
 def _logprob(entry: _TokenEntry, n_alternatives: int) -> TokenLogprob:

@@ -16,8 +16,13 @@ class StopFilter:
         self._stop = tuple(text for text in stop if text)
         self._longest = max((len(text) for text in self._stop), default=0)
         self._held = ""
-        self.has_stopped = False
-        """A stop string has appeared; nothing comes out any more."""
+        self.stopped_by: str | None = None
+        """The stop string that has appeared; nothing comes out any more."""
+
+    @property
+    def has_stopped(self) -> bool:
+        """A stop string has appeared."""
+        return self.stopped_by is not None
 
     def feed(self, text: str) -> str:
         """Take a piece of text and give what is safe to show."""
@@ -26,9 +31,9 @@ class StopFilter:
         if not self._stop:
             return text
         held = self._held + text
-        end = self._first_stop(held)
-        if end is not None:
-            self.has_stopped = True
+        first = self._first_stop(held)
+        if first is not None:
+            end, self.stopped_by = first
             self._held = ""
             return held[:end]
         keep = self._n_undecided(held)
@@ -40,11 +45,13 @@ class StopFilter:
         held, self._held = self._held, ""
         return held
 
-    def _first_stop(self, text: str) -> int | None:
+    def _first_stop(self, text: str) -> tuple[int, str] | None:
+        """Give where the text ends, and what ends it."""
         # Several stop strings may end in the same token: the one that ends first wins, as it would
         # if the text came character by character; of those that end together, the longest.
-        found = ((at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0)
-        return min(found, default=(0, None))[1]
+        found = ((at + len(stop), at, stop) for stop in self._stop if (at := text.find(stop)) >= 0)
+        first = min(found, default=None)
+        return None if first is None else first[1:]
 
     def _n_undecided(self, text: str) -> int:
         for size in range(min(len(text), self._longest - 1), 0, -1):

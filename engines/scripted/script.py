@@ -112,6 +112,11 @@ class Utterance:
         self.reason: str | None = None
         """`stop` or `length` once the answer is over."""
 
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended it, if one did."""
+        return self._filter.stopped_by
+
     def step(self) -> str:
         """Say one more token and give the text that may be shown now, often that token's own."""
         token = next(self._tokens, None)

@@ -139,6 +139,7 @@ class Answer:
         self._connection = connection
         self._is_stream = bool(request.get("stream"))
         self._is_text = "prompt" in request
+        self._tells_stop = bool(request.get("verbose"))
         messages = request.get("messages", [])
         prompt: str = (
             request["prompt"] if self._is_text else render(messages, engine.script.prompt_tail)
@@ -212,7 +213,7 @@ class Answer:
     def _end(self, reason: str) -> None:
         self._engine.free(self)
         n_tokens = self._utterance.n_tokens
-        closing = {
+        closing: dict[str, Any] = {
             "usage": {
                 "prompt_tokens": self.prompt_tokens,
                 "completion_tokens": n_tokens,
@@ -224,6 +225,8 @@ class Answer:
                 "predicted_ms": (self._engine.loop.time() - self._began_s) * 1000,
             },
         }
+        if self._tells_stop:
+            closing["__verbose"] = {"stopping_word": self._utterance.stopped_by or ""}
         if self._is_stream:
             self._send(_frame({"text": ""} if self._is_text else _delta({}), reason))
             self._send({**_frame(None), **closing})

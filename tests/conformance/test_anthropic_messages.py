@@ -76,6 +76,18 @@ def test_a38_event_lines_and_order() -> None:
     with_api(story)
 
 
+def test_a_stop_by_a_text_of_the_clients_is_told_with_the_text() -> None:
+    async def story(api: Api) -> None:
+        ending = Finished("stop", USAGE, "END")
+        api.daemon.inference.script = [Started(7), Chunk("a"), ending]
+        events = events_of((await ask(api, stream=True, stop_sequences=["END"])).text)
+        whole = (await ask(api, stop_sequences=["END"])).json()
+        for told in (events[-2]["delta"], whole):
+            assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "END")
+
+    with_api(story)
+
+
 def test_a39_message_start_already_knows_input_tokens() -> None:
     async def story(api: Api) -> None:
         api.daemon.inference.script = [

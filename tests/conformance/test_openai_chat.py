@@ -73,6 +73,20 @@ def test_a02_delta_has_no_illegal_nulls_and_role_once() -> None:
     with_api(story)
 
 
+def test_a_stop_by_a_text_of_the_clients_is_told_with_the_text() -> None:
+    async def story(api: Api) -> None:
+        ending = Finished("stop", USAGE, 'E"ND')
+        api.daemon.inference.script = [Started(7), Chunk("a"), ending]
+        events = events_of((await api.chat(stream=True, stop='E"ND')).text)
+        whole = (await api.chat(stop='E"ND')).json()
+        for document in (events[-1], whole):
+            (choice,) = document["choices"]
+            assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", 'E"ND')
+        assert "stop_reason" not in events[0]["choices"][0]
+
+    with_api(story)
+
+
 def test_a02_role_is_announced_even_when_nothing_was_said() -> None:
     async def story(api: Api) -> None:
         api.daemon.inference.script = plain_answer()

@@ -134,7 +134,7 @@ def test_a_text_is_gone_on_with_as_it_is(under_test: EngineUnderTest) -> None:
     assert finished(streamed).usage[:2] == finished(whole).usage[:2]
     (stopped,) = asked(under_test.answering, a_text_task(stop=("aris",)))
     assert "aris" not in text_of(stopped)
-    assert finished(stopped).reason == "stop"
+    assert (finished(stopped).reason, finished(stopped).stop) == ("stop", "aris")
 
 
 def test_greedy_answers_repeat_themselves(under_test: EngineUnderTest) -> None:
@@ -154,7 +154,7 @@ def test_a_stop_string_across_tokens_ends_the_text_before_it(
 ) -> None:
     (frames,) = asked(under_test.answering, a_task(stop=("France i", "nowhere"), stream=stream))
     assert text_of(frames) == "The capital of "
-    assert finished(frames).reason == "stop"
+    assert (finished(frames).reason, finished(frames).stop) == ("stop", "France i")
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -163,6 +163,7 @@ def test_a_stop_string_that_never_completes_loses_nothing(
 ) -> None:
     (frames,) = asked(under_test.answering, a_task(stop=("Paris. And",), stream=stream))
     assert text_of(frames) == ANSWER
+    assert finished(frames).stop is None
 
 
 def test_a_prompt_beyond_the_window_is_refused_with_both_numbers(

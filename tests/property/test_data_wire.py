@@ -84,6 +84,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
         Finished,
         st.sampled_from(["stop", "length", "tool_calls", "content_filter"]),
         st.builds(Usage, NUMBERS, NUMBERS, NUMBERS, st.none() | FLOATS, st.none() | FLOATS),
+        st.none() | TEXTS,
     ),
     ERRORS.map(Failed),
 )

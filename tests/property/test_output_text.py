@@ -17,19 +17,20 @@ def cut(text: str | bytes, places: list[int]) -> list[str | bytes]:
     return [text[start:end] for start, end in pairwise(borders)]
 
 
-def filtered(pieces: list[str], stop: tuple[str, ...]) -> tuple[str, bool, list[str]]:
+def filtered(pieces: list[str], stop: tuple[str, ...]) -> tuple[str, str | None, list[str]]:
     stop_filter = StopFilter(stop)
     shown = [stop_filter.feed(piece) for piece in pieces]
     shown.append(stop_filter.flush())
-    return "".join(shown), stop_filter.has_stopped, shown
+    return "".join(shown), stop_filter.stopped_by, shown
 
 
-def up_to_the_first_stop(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:
+def up_to_the_first_stop(text: str, stop: tuple[str, ...]) -> tuple[str, str | None]:
     for end in range(len(text) + 1):
         ended = [one for one in stop if text[:end].endswith(one)]
         if ended:
-            return text[: end - max(map(len, ended))], True
-    return text, False
+            longest = max(ended, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
 
 
 @given(LETTERS, STOPS, st.lists(st.integers(0, 99), max_size=8))
@@ -38,8 +39,8 @@ def test_nothing_is_lost_and_nothing_leaks_wherever_the_text_is_cut(
 ) -> None:
     stop = tuple(stops)
     pieces = [str(piece) for piece in cut(text, places)]
-    shown, has_stopped, _ = filtered(pieces, stop)
-    assert (shown, has_stopped) == up_to_the_first_stop(text, stop)
+    shown, stopped_by, _ = filtered(pieces, stop)
+    assert (shown, stopped_by) == up_to_the_first_stop(text, stop)
 
 
 @given(LETTERS, STOPS)

@@ -201,6 +201,7 @@ FRAMES: Final[Mapping[str, Frame]] = {
     ),
     "Chunk of vectors": Chunk(vectors=(pack_vector((0.5, -1.0)), pack_vector((0.25, 2.0)))),
     "Finished": Finished("stop", Usage(12, 3, 4, 20.5, 100.25)),
+    "FinishedByStop": Finished("stop", Usage(12, 3), "\n\n"),
     "Failed": Failed(an_error("engine.gone", "the engine is gone")),
 }
 FILES: Final[tuple[files_wire.FilesFrame, ...]] = (

@@ -21,6 +21,8 @@ _REASONS: Final[dict[FinishReason, str]] = {
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
+_STOPPED: Final = "stop_sequence"
+"""Of an answer that a text of the client's has ended, which it is told then."""
 _DUMP: Final = json.JSONEncoder(separators=(",", ":")).encode
 """ASCII: a line break of Unicode inside a text would cut an event in two for some clients."""
 
@@ -102,9 +104,8 @@ class MessageStream:
         del elapsed_s
         events: list[bytes] = [] if self._usage is not None else [self.start(Started())]
         self._close(events)
-        delta = {"stop_reason": _REASONS[finished.reason], "stop_sequence": None}
         usage = usage_object(finished.usage)
-        end = _event("message_delta", {"delta": delta, "usage": usage})
+        end = _event("message_delta", {"delta": _end_of(finished), "usage": usage})
         return b"".join((*events, end, _event("message_stop", {})))
 
     def fail(self, error: dict[str, Any]) -> bytes:
@@ -191,8 +192,7 @@ class MessageAnswer:
             "role": "assistant",
             "model": self._model_id,
             "content": content,
-            "stop_reason": _REASONS[finished.reason],
-            "stop_sequence": None,
+            **_end_of(finished),
             "usage": usage_object(finished.usage),
         }
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
@@ -217,6 +217,13 @@ class _Call:
     def block(self) -> dict[str, Any]:
         arguments = arguments_object("".join(self._arguments))
         return {"type": "tool_use", "id": self._id, "name": self._name, "input": arguments}
+
+
+def _end_of(finished: Finished) -> dict[str, str | None]:
+    """Say why an answer has ended."""
+    if finished.reason == "stop" and finished.stop is not None:
+        return {"stop_reason": _STOPPED, "stop_sequence": finished.stop}
+    return {"stop_reason": _REASONS[finished.reason], "stop_sequence": None}
 
 
 def usage_object(usage: Usage) -> dict[str, int]:

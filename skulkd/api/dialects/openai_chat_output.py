@@ -10,7 +10,6 @@ from typing import Any, Final, final
 
 from protocol.data_frames import Chunk, Finished, Started, TokenLogprob, ToolCallDelta, Usage
 from protocol.ids import CommandId, ModelId
-from protocol.tasks import FinishReason
 from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
 from skulkd.api.dialects.json_text import escaped
 from skulkd.api.dialects.openai_choices import UsageTally
@@ -118,7 +117,7 @@ class ChatStream:
         if self._is_first:  # the model had nothing to say; the role is still announced
             self._is_first = False
             events.append(self._middle + b'"role":"assistant","content":""' + self._tail)
-        reason = b'"finish_reason":"%b"' % finished.reason.encode()
+        reason = b'"finish_reason":' + written_end(finished)
         events.append(self._middle + self._tail.replace(b'"finish_reason":null', reason, 1))
         if self._include_usage and self._tally.is_complete:
             usage = json.dumps(usage_object(self._tally.total)).encode()
@@ -157,7 +156,7 @@ class ChatAnswer:
         choices: list[dict[str, Any]] = []
         for index, terminal in enumerate((finished, *further)):
             tally.add(index, terminal.usage)
-            choices.append(self._choices[index].document(index, terminal.reason))
+            choices.append(self._choices[index].document(index, terminal))
         document = {
             "id": self._command_id,
             "object": "chat.completion",
@@ -196,7 +195,7 @@ class _GatheredChoice:
             call["name"] = call["name"] or delta.name or ""
             call["arguments"] += delta.arguments
 
-    def document(self, index: int, reason: FinishReason) -> dict[str, Any]:
+    def document(self, index: int, terminal: Finished) -> dict[str, Any]:
         text = "".join(self._text)
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if self._reasoning:
@@ -215,11 +214,26 @@ class _GatheredChoice:
             "index": index,
             "message": message,
             "logprobs": {"content": logprob_entries(self._logprobs)} if self._logprobs else None,
-            "finish_reason": reason,
+            **end_of(terminal),
         }
 
 
 _DUMP: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def end_of(finished: Finished) -> dict[str, str]:
+    """Say why a choice has ended; `stop_reason`, as vLLM has it, is the stop string that did it."""
+    if finished.stop is None:
+        return {"finish_reason": finished.reason}
+    return {"finish_reason": finished.reason, "stop_reason": finished.stop}
+
+
+def written_end(finished: Finished) -> bytes:
+    """Write what follows the name `finish_reason` in an event: as `end_of`."""
+    reason = b'"%b"' % finished.reason.encode()
+    if finished.stop is None:
+        return reason
+    return reason + b',"stop_reason":' + escaped(finished.stop)
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

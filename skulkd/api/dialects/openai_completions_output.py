@@ -10,9 +10,11 @@ from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
 from skulkd.api.dialects.json_text import escaped
 from skulkd.api.dialects.openai_chat_output import (
     DONE,
+    end_of,
     error_event,
     opening_comment,
     usage_object,
+    written_end,
 )
 from skulkd.api.dialects.openai_choices import UsageTally
 
@@ -92,7 +94,7 @@ class CompletionStream:
         """Give the end of the choice, and behind the last one the usage if it was asked for."""
         del elapsed_s
         self._tally.add(self._choice, finished.usage)
-        end = self._event("", reason=b'"%b"' % finished.reason.encode())
+        end = self._event("", reason=written_end(finished))
         if not self._include_usage or not self._tally.is_complete:
             return end
         usage = json.dumps(usage_object(self._tally.total)).encode()
@@ -160,7 +162,7 @@ class CompletionAnswer:
                     "logprobs": logprobs_object(scores, len(self._echoes[index]))
                     if scores
                     else None,
-                    "finish_reason": terminal.reason,
+                    **end_of(terminal),
                 }
             )
         document = {

@@ -58,6 +58,13 @@ def test_every_sampling_field_that_is_set_is_passed() -> None:
     assert values.items() <= body.items()
 
 
+def test_an_engine_is_to_say_which_stop_string_ended_it_unless_that_repeats_a_long_prompt() -> None:
+    assert body_of(stop=("a",))["verbose"] is True
+    assert "verbose" not in body_of()
+    long = ChatMessage(role="user", content="x" * 300_000)
+    assert "verbose" not in body_of(stop=("a",), messages=(long,))
+
+
 def test_budget_and_stop_strings_are_passed() -> None:
     body = body_of(max_tokens=7, stop=("a", "b"))
     assert (body["max_tokens"], body["stop"]) == (7, ["a", "b"])
@@ -106,6 +113,7 @@ def test_a_text_is_passed_as_it_is_with_all_that_chats_have() -> None:
         "stop": ["x"],
         "top_k": 1,
         "logprobs": 1,
+        "verbose": True,
     }
     assert json.loads(completion_body(task, is_stream=True))["return_progress"] is True
 

@@ -75,6 +75,17 @@ def test_reasons_stay_inside_the_known_set(said: str, meant: FinishReason) -> No
     assert last.reason == meant
 
 
+@pytest.mark.parametrize(("word", "told"), [("END", "END"), ("<|im_end|>", None), ("", None)])
+def test_a_stop_string_is_told_if_it_is_one_of_the_tasks(word: str, told: str | None) -> None:
+    last = {**end("stop"), "__verbose": {"stopping_word": word, "prompt": "hi"}}
+    decoder = StreamDecoder(stop=("END",))
+    *_, streamed = decoder.feed(events(ROLE, last)) + decoder.feed(b"")
+    *_, whole = decode_whole(json.dumps(last).encode(), ("END",))
+    for ended in (streamed, whole):
+        assert isinstance(ended, Finished)
+        assert (ended.reason, ended.stop) == ("stop", told)
+
+
 def test_an_unknown_reason_is_a_failure_that_names_it() -> None:
     frames = stream_of(ROLE, end("abort"))
     assert code_of(frames) == "engine.request_failed"
