@@ -444,6 +444,8 @@ class ListenersDocument(ControlModel):
     """`POST /v1/api/open` and `/v1/api/close`: where this node is served now."""
 
     urls: tuple[str, ...]
+    base_urls: tuple[str, ...] = ()
+    """What works from another machine, the best first: names, then addresses."""
 
 
 class HealthDocument(ControlModel):
@@ -485,6 +487,8 @@ class NodeIdentity(ControlModel):
     public_key: str = ""
     master: NodeIdField | None = None
     urls: tuple[str, ...] = ()
+    base_urls: tuple[str, ...] = ()
+    """What works from another machine; none while only loopback is served."""
     engines: tuple[EngineName, ...] = ()
     """Usable here, as the last probe pass found."""
 

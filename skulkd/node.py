@@ -25,11 +25,12 @@ from skulkd.api.app import create_app
 from skulkd.api.auth import is_loopback
 from skulkd.api.certificate import ServedCertificate, certificate_files
 from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.listeners import ApiListeners
 from skulkd.api.node_joining import NodeJoining
 from skulkd.api.node_names import name_of
 from skulkd.api.open_door import OpenDoor
 from skulkd.api.own_port import wait_own_port
-from skulkd.api.server import ApiListeners, ApiServer
+from skulkd.api.server import ApiServer
 from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor
 from skulkd.cluster.discovery import Announcement, cluster_hash_of
@@ -38,7 +39,14 @@ from skulkd.cluster.transport import Peer
 from skulkd.config import LoadedSettings
 from skulkd.eventlog.cluster_change import change_cluster
 from skulkd.eventlog.journal_term import TermFile
-from skulkd.node_parts import NodeParts, door_parts, door_settings, operator_peers, way_back
+from skulkd.node_parts import (
+    NodeParts,
+    door_parts,
+    door_settings,
+    look_around,
+    operator_peers,
+    way_back,
+)
 from skulkd.own_membership import OwnMembership
 from skulkd.rooms import Rooms, RoomsParts, RoomsSpec
 from skulkd.runtime.choices import Choices, ChoicesFile, KeptChoices
@@ -323,9 +331,9 @@ class Node:
         """Serve; returns once our own port answers as us."""
         host, port = self._settings.api_address()
         is_local = host is None or is_loopback(host)
-        server = ApiServer(clock=self._clock, certificate=await self._certificate())
+        certificate = await self._certificate()
+        server = ApiServer(clock=self._clock, certificate=certificate)
         wanted_host = self._choices.now.open_host if is_local else host
-        door = OpenDoor(server, rooms.replica, wanted_host)
 
         async def keep(open_host: str | None) -> None:
             def opened(kept: Choices) -> Choices:
@@ -334,7 +342,15 @@ class Node:
             await self._choices.change(opened)
             door.want(open_host)
 
-        listeners = ApiListeners(server, rooms.replica, keep)
+        listeners = ApiListeners(
+            server,
+            rooms.replica,
+            keep,
+            look_around=look_around(certificate),
+            tasks=self._tasks,
+            clock=self._clock,
+        )
+        door = OpenDoor(server, rooms.replica, wanted_host, on_opened=listeners.on_opened)
         app = create_app(dependencies(door, listeners))
         rooms.calls.serve(CallApi, app.peers.handle)
         await server.start(app, port=port, host=host if is_local else None)

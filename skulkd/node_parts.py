@@ -4,15 +4,19 @@ import importlib
 import logging
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from protocol.errors import RunnerError
 from protocol.ids import NodeId
 from protocol.readings import NoDownloads
+from skulkd.api.base_urls import Surroundings
 from skulkd.api.cards_elsewhere import CardsElsewhere
+from skulkd.api.certificate import ServedCertificate
 from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.listeners import ApiListeners, LookAround
 from skulkd.api.node_admin import LocalAdmin
 from skulkd.api.node_cluster import ClusterRoomsAccess, NodeCluster
 from skulkd.api.node_health import DerivedHealth
@@ -25,8 +29,13 @@ from skulkd.api.open_door import OpenDoor
 from skulkd.api.peer_api_client import PeerApiClient
 from skulkd.api.previews import PreviewService
 from skulkd.api.request_meters import RequestMeters
-from skulkd.api.server import ApiListeners
-from skulkd.cluster.addresses import PeerAddress, parse_cluster, parse_peer, split_address
+from skulkd.cluster.addresses import (
+    MachineAddresses,
+    PeerAddress,
+    parse_cluster,
+    parse_peer,
+    split_address,
+)
 from skulkd.cluster.closed_transport import ClosedTransport
 from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, DoorTransport
 from skulkd.cluster.discovery import Discovery
@@ -40,6 +49,7 @@ from skulkd.cluster.link_paths import read_paths
 from skulkd.cluster.peer_holdings import ReadHoldings
 from skulkd.cluster.reach import WayBack
 from skulkd.cluster.readings_table import ReadingsTable
+from skulkd.cluster.tailnet import find_tailnet
 from skulkd.config import LoadedSettings, Settings
 from skulkd.core.health import Switches
 from skulkd.data_rooms import DataRooms
@@ -53,6 +63,7 @@ from skulkd.runtime.home import Home
 from skulkd.runtime.identity import Identity
 from skulkd.runtime.tasks import OnDeath, Tasks, run_blocking
 from skulkd.worker.readings import JournalStatus
+from skulkd.worker.run import run_bounded
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
 from store.layout import StoreLayout
 from store.peer_pull import PeerSources
@@ -123,6 +134,33 @@ def way_back(settings: Settings, identity: Identity, face: NodeFace, door: Clust
         is_neighbour=door.is_neighbour,
         named_hosts=frozenset(named),
     )
+
+
+def look_around(certificate: ServedCertificate | None) -> LookAround:
+    """Say how this node finds out by which names and addresses other machines reach it."""
+
+    async def look() -> Surroundings:
+        try:
+            machine = await run_blocking(read_machine)
+        except OSError as error:
+            _log.warning("this machine's addresses are not known: %s", error)
+            machine = MachineAddresses()
+        return Surroundings(
+            machine=machine,
+            tailnet=await find_tailnet(machine, run=_run_program),
+            certificate_names=() if certificate is None else certificate.names,
+        )
+
+    return look
+
+
+async def _run_program(argv: Sequence[str], timeout_s: float) -> bytes | None:
+    try:
+        done = await run_bounded(argv, timeout_s)
+    except RunnerError as error:
+        _log.info("%s could not be asked: %s", argv[0], error.message)
+        return None
+    return done.stdout if done.exit_code == 0 and not done.timed_out else None
 
 
 def _make_dialler() -> GuestDialler:

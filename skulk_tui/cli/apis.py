@@ -51,15 +51,17 @@ def close_api(session: Session, *, dry_run: DryRunOption = False) -> int | None:
 
 
 def show_api(session: Session) -> int | None:
-    """Show the addresses that the node is served at."""
-    return _show(session, session.client.get("/node/identity", NodeIdentity).urls)
+    """Show the addresses that the node is served at, and those for other machines."""
+    node = session.client.get("/node/identity", NodeIdentity)
+    return _show(session, node.urls, node.base_urls)
 
 
 def _ask(session: Session, path: str, body: FrozenModel | None) -> int | None:
-    return _show(session, session.client.post(path, ListenersDocument, body).urls)
+    served = session.client.post(path, ListenersDocument, body)
+    return _show(session, served.urls, served.base_urls)
 
 
-def _show(session: Session, urls: tuple[str, ...]) -> None:
+def _show(session: Session, urls: tuple[str, ...], base_urls: tuple[str, ...]) -> None:
     beyond = any(not _is_here(url) for url in urls)
     table = Table(
         (Column("SERVED AT"), Column("REACHED FROM")),
@@ -71,8 +73,12 @@ def _show(session: Session, urls: tuple[str, ...]) -> None:
             for url in urls
         ),
     )
-    record = ListenersRecord(urls=urls, beyond_loopback=beyond)
-    session.output.show(Listing(kind="listeners", items=(record,), tables=(table,), names=urls))
+    tables = (table,)
+    if base_urls:
+        rows = tuple((url, f"{url}/v1") for url in base_urls)
+        tables = (table, Table((Column("FROM ANOTHER MACHINE"), Column("OPENAI CLIENTS")), rows))
+    record = ListenersRecord(urls=urls, base_urls=base_urls, beyond_loopback=beyond)
+    session.output.show(Listing(kind="listeners", items=(record,), tables=tables, names=urls))
 
 
 def _is_here(url: str) -> bool:

@@ -290,6 +290,8 @@ class ListenersRecord:
     """Where the node is served."""
 
     urls: tuple[str, ...]
+    base_urls: tuple[str, ...]
+    """What works from another machine, the best first."""
     beyond_loopback: bool
 
 

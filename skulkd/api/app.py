@@ -77,7 +77,9 @@ class ApiApp:
             ApiDescription, self.routes, version=deps.face.version
         )
         self._table = RouteTable(self.routes)
-        self._hosts = HostPolicy(deps.face.hostname, deps.allowed_hosts)
+        self._hosts = HostPolicy(
+            deps.face.hostname, deps.allowed_hosts, further=deps.listeners.names
+        )
         self._origins = OriginPolicy(deps.allowed_origins)
         self._authenticator = Authenticator(deps.state, deps.clock)
         self._bodies = BodyBudget(deps.max_held_body_bytes)

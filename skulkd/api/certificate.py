@@ -13,7 +13,7 @@ import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Any, Final, cast, final
 
 from protocol.clock import Clock
 from protocol.errors import ConfigError
@@ -40,6 +40,17 @@ class CertificateFiles:
     """In PEM: the node's own first, then those in between."""
     key: Path
     """In PEM, without a passphrase, readable by its owner only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedCertificate:
+    """A certificate that has been tried out."""
+
+    context: ssl.SSLContext
+    """What connections are made with."""
+    valid_until: str
+    names: tuple[str, ...]
+    """The DNS names that it is made out to, in lower case; wildcards name nobody."""
 
 
 def certificate_files(settings: Settings) -> CertificateFiles | None:
@@ -69,14 +80,11 @@ def check_certificate(settings: Settings) -> None:
     """
     files = certificate_files(settings)
     if files is not None:
-        load_context(files)
+        load_certificate(files)
 
 
-def load_context(files: CertificateFiles) -> tuple[ssl.SSLContext, str]:
+def load_certificate(files: CertificateFiles) -> LoadedCertificate:
     """Read certificate and key, and try them out. Blocks.
-
-    Returns:
-        What connections are made with, and until when the certificate is valid, in words.
 
     Raises:
         ConfigError: `config.tls_unusable`, with what is wrong and what to do.
@@ -88,7 +96,7 @@ def load_context(files: CertificateFiles) -> tuple[ssl.SSLContext, str]:
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(files.certificate, files.key)
-        return context, _try_out(context, files.certificate)
+        return _tried_out(context, files.certificate)
     except ssl.SSLCertVerificationError as error:
         raise _unusable(
             files.certificate,
@@ -117,9 +125,14 @@ class ServedCertificate:
         self._files = files
         self._clock = clock
         self._stamp = _stamp_of(files)
-        self._context, self.valid_until = load_context(files)
+        self._loaded = load_certificate(files)
         self._look_at_s = clock.monotonic_s() + LOOK_EVERY_S
         self._looking = asyncio.Lock()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The DNS names that it is made out to, in lower case."""
+        return self._loaded.names
 
     async def context(self) -> ssl.SSLContext:
         """Give what the next connection is made with.
@@ -131,7 +144,7 @@ class ServedCertificate:
             async with self._looking:
                 self._look_at_s = self._clock.monotonic_s() + LOOK_EVERY_S
                 await run_blocking(self._look)
-        return self._context
+        return self._loaded.context
 
     def _look(self) -> None:
         stamp = _stamp_of(self._files)
@@ -139,14 +152,15 @@ class ServedCertificate:
             return
         self._stamp = stamp
         try:
-            self._context, self.valid_until = load_context(self._files)
+            self._loaded = load_certificate(self._files)
         except ConfigError as error:
             _log.error(
                 "the certificate of before is still shown, until it expires: %s", error.message,
                 extra={"code": error.code, "remedy": error.remediation},
             )  # fmt: skip
         else:
-            _log.info("a renewed certificate is shown; it is valid until %s", self.valid_until)
+            until = self._loaded.valid_until
+            _log.info("a renewed certificate is shown; it is valid until %s", until)
 
 
 def _stamp_of(files: CertificateFiles) -> _Stamp:
@@ -183,7 +197,7 @@ def _check_key_file(path: Path) -> None:
         )
 
 
-def _try_out(context: ssl.SSLContext, certificate: Path) -> str:
+def _tried_out(context: ssl.SSLContext, certificate: Path) -> LoadedCertificate:
     """Shake hands with ourselves as a client does that trusts exactly this certificate."""
     client_side = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_side.check_hostname = False
@@ -198,9 +212,14 @@ def _try_out(context: ssl.SSLContext, certificate: Path) -> str:
                 end.do_handshake()
             except ssl.SSLWantReadError:
                 continue
-    shown = client.getpeercert() or {}
-    until_s = ssl.cert_time_to_seconds(cast("str", shown["notAfter"]))
-    return datetime.fromtimestamp(until_s, UTC).isoformat()
+    shown = cast("dict[str, Any]", client.getpeercert())
+    until_s = ssl.cert_time_to_seconds(shown["notAfter"])
+    named = (name.lower() for kind, name in shown.get("subjectAltName", ()) if kind == "DNS")
+    return LoadedCertificate(
+        context=context,
+        valid_until=datetime.fromtimestamp(until_s, UTC).isoformat(),
+        names=tuple(name for name in named if "*" not in name),
+    )
 
 
 def _unfit(files: CertificateFiles, error: ssl.SSLError) -> ConfigError:

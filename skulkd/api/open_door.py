@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import final
 
 from protocol.errors import SkulkError
@@ -21,12 +22,21 @@ class OpenDoor:
         server: The listeners.
         view: Says whether there is an API key.
         host: Wanted from the start; None is loopback only.
+        on_opened: Awaited each time that it is open beyond loopback.
     """
 
-    def __init__(self, server: ApiServer, view: StateView, host: str | None) -> None:
+    def __init__(
+        self,
+        server: ApiServer,
+        view: StateView,
+        host: str | None,
+        *,
+        on_opened: Callable[[], Awaitable[None]],
+    ) -> None:
         self._server = server
         self._view = view
         self._host = host
+        self._on_opened = on_opened
         self._changed = asyncio.Event()
         self._changed.set()
 
@@ -68,3 +78,5 @@ class OpenDoor:
             await self._server.open(self._host)
         except SkulkError as error:
             _log.warning("%s %s", error.message, error.remediation, extra={"code": error.code})
+        else:
+            await self._on_opened()

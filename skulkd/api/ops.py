@@ -107,6 +107,7 @@ class OpsRoutes:
                 public_key=face.public_key,
                 master=state.master,
                 urls=self._deps.listeners.urls(),
+                base_urls=self._deps.listeners.base_urls(),
                 engines=tuple(usable),
             )
         )
@@ -266,7 +267,8 @@ class OpsRoutes:
         """`POST /v1/api/open`."""
         body = await read_body(request, OpenApiBody, is_optional=True)
         urls = await self._deps.listeners.open_api(body.host, persist=body.persist)
-        return json_reply(ListenersDocument(urls=urls))
+        base_urls = self._deps.listeners.base_urls()
+        return json_reply(ListenersDocument(urls=urls, base_urls=base_urls))
 
     async def close_api(self, request: Request) -> Answer:
         """`POST /v1/api/close`."""

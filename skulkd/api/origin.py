@@ -8,7 +8,7 @@ allowed across origins. An operator may name the origins that are let in.
 """
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from protocol.errors import RequestError
@@ -29,13 +29,21 @@ class HostPolicy:
     Args:
         hostname: The machine's name; it and `<name>.local` are accepted.
         allowed_hosts: The setting of that name.
+        further: Gives names that come and go, in lower case.
     """
 
-    def __init__(self, hostname: str, allowed_hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        hostname: str,
+        allowed_hosts: Iterable[str] = (),
+        *,
+        further: Callable[[], frozenset[str]] = frozenset,
+    ) -> None:
         short = hostname.partition(".")[0].lower()
         self._names = {"localhost", hostname.lower(), short, f"{short}.local"}
         self._names |= {name.lower().strip("[]") for name in allowed_hosts}
         self._names.discard("")
+        self._further = further
         self._seen: set[tuple[bytes, str]] = set()
 
     def check_host(self, request: Request) -> None:
@@ -49,7 +57,11 @@ class HostPolicy:
         if host is not None and (host, own) in self._seen:
             return
         name = host_name(host.decode("latin-1")) if host is not None else None
-        if host is None or name is None or not self._is_ours(name, own):
+        if host is not None and name is not None and self._is_ours(name, own):
+            if len(self._seen) < _MAX_SEEN:
+                self._seen.add((host, own))
+            return
+        if name is None or name not in self._further():  # asked each time: it may be gone again
             shown = "none" if name is None else repr(name[:100])
             raise RequestError(
                 "request.host_refused",
@@ -58,8 +70,6 @@ class HostPolicy:
                 "the setting `allowed_hosts`.",
                 details={"setting": "allowed_hosts"},
             )
-        if len(self._seen) < _MAX_SEEN:
-            self._seen.add((host, own))
 
     def _is_ours(self, name: str, own_address: str) -> bool:
         if name in self._names:

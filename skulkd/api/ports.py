@@ -123,6 +123,14 @@ class Listeners(Protocol):
         """Where this node is served now."""
         ...
 
+    def base_urls(self) -> tuple[str, ...]:
+        """What works from another machine, the best first; none while only loopback is served."""
+        ...
+
+    def names(self) -> frozenset[str]:
+        """Names of this node besides the machine's own, in lower case; cheap."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogModel:

@@ -6,25 +6,23 @@ knows one set of sockets from start to end, where ours open and close while the 
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import resource
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Literal, cast, final
 
 from uvicorn.config import Config
 
 from protocol.clock import Clock
-from protocol.errors import ConfigError, RequestError
+from protocol.errors import ConfigError
 from skulkd.api.app import ApiApp
 from skulkd.api.auth import is_loopback
 from skulkd.api.certificate import ServedCertificate
 from skulkd.api.connection import ConnectionLimits, GuardedHttp, SharedState
 from skulkd.api.http import UpgradedProtocol
 from skulkd.api.tls_listener import TlsListener
-from skulkd.eventlog.gateway import StateView
 from skulkd.runtime.port_holder import holder_of
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep
 
@@ -36,9 +34,6 @@ _SPARE_DESCRIPTORS: Final = 256
 _POLL_S: Final = 0.02
 _FREE_WITHIN_S: Final = 1.0
 _CANCEL_S: Final = 1.0
-
-Persist = Callable[[str | None], Awaitable[None]]
-"""Keeps the address to open again after a restart; None forgets it."""
 
 
 @final
@@ -151,16 +146,23 @@ class ApiServer:
             if connection.client is not None and not is_loopback(connection.client[0]):
                 connection.shutdown()
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The addresses that are listened on now, sorted; wildcards as they are."""
+        return tuple(sorted(self._listening))
+
     def urls(self) -> tuple[str, ...]:
         """Where this node is served now."""
         return tuple(
-            f"{self.scheme_at(host)}://{_in_url(host)}:{self._port}"
-            for host in sorted(self._listening)
+            f"{'http' if is_loopback(host) else self.scheme_beyond_loopback}"
+            f"://{_in_url(host)}:{self._port}"
+            for host in self.hosts
         )
 
-    def scheme_at(self, host: str) -> Literal["http", "https"]:
-        """Say what is spoken at an address of this machine; at loopback both are, once TLS is."""
-        return "http" if self._certificate is None or is_loopback(host) else "https"
+    @property
+    def scheme_beyond_loopback(self) -> Literal["http", "https"]:
+        """What other machines speak with this node; on loopback both are understood."""
+        return "http" if self._certificate is None else "https"
 
     async def stop_listening(self) -> None:
         """Take no new connection; open ones go on."""
@@ -261,58 +263,6 @@ class ApiServer:
         )
 
 
-@final
-class ApiListeners:
-    """Opens and closes the API beyond loopback, as the API itself is asked to.
-
-    Args:
-        server: The listeners.
-        view: Says whether there is an API key.
-        persist: Keeps the choice over a restart.
-    """
-
-    def __init__(self, server: ApiServer, view: StateView, persist: Persist) -> None:
-        self._server = server
-        self._view = view
-        self._persist = persist
-
-    async def open_api(self, host: str, *, persist: bool) -> tuple[str, ...]:
-        """Listen on a further address; returns the URLs now served.
-
-        Raises:
-            ConfigError: `config.port_busy`, `config.invalid`.
-            RequestError: `request.forbidden` while State holds no API key.
-        """
-        if not _is_address(host):
-            # Binding would ask the name service, and the loop would wait for its answer.
-            raise ConfigError(
-                "config.invalid",
-                f"{host[:100]!r} is not an IP address",
-                remediation="Name an address of this machine, or 0.0.0.0 for all.",
-            )
-        if not is_loopback(host) and not self._view.state.api_keys:
-            raise RequestError(
-                "request.forbidden",
-                f"listening on {host} needs an API key, and there is none",
-                remediation="Make one first: skulk keys create NAME",
-                details={"reason": "api.no_key"},
-            )
-        await self._server.open(host)
-        if persist:
-            await self._persist(host)
-        return self._server.urls()
-
-    async def close_api(self) -> tuple[str, ...]:
-        """Listen on loopback only again; returns the URLs now served."""
-        await self._server.close_beyond_loopback()
-        await self._persist(None)
-        return self._server.urls()
-
-    def urls(self) -> tuple[str, ...]:
-        """Where this node is served now."""
-        return self._server.urls()
-
-
 def _log_death(story: str, _error: BaseException) -> None:
     _log.critical("%s", story)  # none of them is essential, so that this is never called
 
@@ -330,14 +280,6 @@ def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
     if allowed >= limits.max_connections:
         return limits
     return replace(limits, max_connections=allowed)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def _covers(host: str, other: str) -> bool:

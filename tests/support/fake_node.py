@@ -505,7 +505,10 @@ def _key_answers(node: FakeNode) -> None:
     key = KeyView(
         key_id=a_key_id(), name="laptop", scope="operate", created_at_ms=NOW_MS, expires_at_ms=None
     )
-    listeners = ListenersDocument(urls=("http://127.0.0.1:52415", "http://192.168.1.5:52415"))
+    listeners = ListenersDocument(
+        urls=("http://127.0.0.1:52415", "http://192.168.1.5:52415"),
+        base_urls=("http://studio.tailnet.example:52415", "http://192.168.1.5:52415"),
+    )
     on("GET", "/v1/keys", KeyList(items=(key,)))
     on(
         "POST",

@@ -464,6 +464,7 @@ class FakeListeners:
 
     def __init__(self) -> None:
         self.opened: list[tuple[str, bool]] = []
+        self.further_names: set[str] = set()
 
     async def open_api(self, host: str, *, persist: bool) -> tuple[str, ...]:
         self.opened.append((host, persist))
@@ -475,6 +476,12 @@ class FakeListeners:
 
     def urls(self) -> tuple[str, ...]:
         return ("http://127.0.0.1:1", *(f"http://{host}:1" for host, _ in self.opened))
+
+    def base_urls(self) -> tuple[str, ...]:
+        return ("http://alpha.tailnet.example:1",) if self.opened else ()
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self.further_names)
 
 
 FACE: Final = NodeFace(

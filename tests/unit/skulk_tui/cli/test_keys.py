@@ -46,4 +46,5 @@ def test_a_name_that_several_keys_have_revokes_none(node: FakeNode) -> None:
 def test_opening_the_api_says_from_where_it_is_reached(node: FakeNode) -> None:
     ran = skulk("api", "open", "--host", "192.168.1.5", "--no-persist", node=node.url)
     assert "the network, with an API key" in ran.out
+    assert "http://studio.tailnet.example:52415/v1" in ran.out
     assert node.asked("POST", "/v1/api/open")[0].body == {"host": "192.168.1.5", "persist": False}

@@ -12,7 +12,7 @@ from skulkd.api.certificate import (
     CertificateFiles,
     ServedCertificate,
     check_certificate,
-    load_context,
+    load_certificate,
 )
 from skulkd.config import Settings, load_settings
 from tests.support.certificates import ENCRYPTED_KEY, EXPIRED, FIRST, SECOND, written
@@ -32,15 +32,16 @@ class Watch:
 
 def refusal_of(files: CertificateFiles) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        load_context(files)
+        load_certificate(files)
     assert caught.value.code == "config.tls_unusable"
     assert caught.value.remediation
     return caught.value
 
 
 def test_a_pair_that_belongs_together_is_taken(tmp_path: Path) -> None:
-    _, valid_until = load_context(written(tmp_path))
-    assert valid_until.startswith("2126-11-06T")
+    loaded = load_certificate(written(tmp_path))
+    assert loaded.valid_until.startswith("2126-11-06T")
+    assert loaded.names == ("localhost",)
 
 
 def test_a_certificate_that_has_expired_is_refused(tmp_path: Path) -> None:

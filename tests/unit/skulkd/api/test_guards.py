@@ -219,6 +219,18 @@ def test_foreign_names_are_refused_on_every_kind_of_route(host: str) -> None:
     with_api(story)
 
 
+def test_names_that_come_and_go_are_accepted_while_they_are_there() -> None:
+    async def story(api: Api) -> None:
+        for names, status in ((set[str](), 421), ({"studio.ts.net"}, 200), (set[str](), 421)):
+            api.daemon.listeners.further_names = names
+            for host in ("studio.ts.net", "Studio.ts.net.:52415"):
+                reply = await api.client.get("/health", headers={"host": host})
+                assert reply.status_code == status, (host, names)
+        assert (await api.client.get("/health")).status_code == 200
+
+    with_api(story)
+
+
 def test_request_without_a_host_is_refused() -> None:
     async def story(api: Api) -> None:
         reply = await api.raw(b"GET /health HTTP/1.0\r\n\r\n")

@@ -403,11 +403,15 @@ def test_keys_are_listed_without_hashes_and_revoked_by_id() -> None:
 def test_api_is_opened_and_closed() -> None:
     async def story(api: Api) -> None:
         opened = await api.client.post("/v1/api/open", json={"host": "192.0.2.5"})
-        urls = read_answer(ListenersDocument, opened.content).urls
-        assert "http://192.0.2.5:1" in urls
+        served = read_answer(ListenersDocument, opened.content)
+        assert "http://192.0.2.5:1" in served.urls
+        assert served.base_urls == ("http://alpha.tailnet.example:1",)
+        identity = (await api.client.get("/node/identity")).json()
+        assert identity["base_urls"] == list(served.base_urls)
         assert api.daemon.listeners.opened == [("192.0.2.5", True)]
         await api.client.post("/v1/api/open")
         assert api.daemon.listeners.opened[-1] == ("0.0.0.0", True)
-        assert (await api.client.post("/v1/api/close")).json() == {"urls": ["http://127.0.0.1:1"]}
+        closed = (await api.client.post("/v1/api/close")).json()
+        assert closed == {"urls": ["http://127.0.0.1:1"], "base_urls": []}
 
     with_api(story)

@@ -11,12 +11,12 @@ import pytest
 import uvloop
 
 from protocol.data_frames import Chunk, Started
-from protocol.errors import ConfigError, RequestError
+from protocol.errors import ConfigError
 from protocol.ids import KeyId
 from protocol.state import ApiKey
 from skulkd.api.app import create_app
 from skulkd.api.connection import ConnectionLimits, GuardedHttp
-from skulkd.api.server import ApiListeners, ApiServer
+from skulkd.api.server import ApiServer
 from skulkd.runtime.tasks import Tasks
 from tests.support.api_harness import (
     CHAT,
@@ -27,7 +27,7 @@ from tests.support.api_harness import (
     until,
     with_api,
 )
-from tests.support.fake_ports import FakeDaemon, make_state, plain_answer
+from tests.support.fake_ports import FakeDaemon, plain_answer
 
 KEY = ApiKey(
     key_id=KeyId("key-aaaaaaaa"), name="k", secret_sha256="ab" * 32, scope="read", created_at_ms=1
@@ -164,32 +164,6 @@ def test_address_of_another_machine_cannot_be_opened_and_loopback_stays() -> Non
                 await api.server.open(host)
             assert caught.value.code == "config.invalid"
         assert api.server.urls() == before
-
-    with_api(story)
-
-
-def test_nothing_opens_beyond_loopback_without_a_key() -> None:
-    kept: list[str | None] = []
-
-    async def persist(host: str | None) -> None:
-        kept.append(host)
-
-    async def story(api: Api) -> None:
-        listeners = ApiListeners(api.server, api.daemon.state, persist)
-        with pytest.raises(RequestError) as caught:
-            await listeners.open_api("0.0.0.0", persist=True)
-        assert caught.value.code == "request.forbidden"
-        assert caught.value.details["reason"] == "api.no_key"
-        assert kept == []
-        with pytest.raises(ConfigError) as named:
-            await listeners.open_api("node.example", persist=True)
-        assert named.value.code == "config.invalid"
-        api.daemon.state.state = make_state(api_keys={KEY.key_id: KEY})
-        assert f"http://0.0.0.0:{api.port}" in await listeners.open_api("0.0.0.0", persist=True)
-        assert await listeners.open_api("0.0.0.0", persist=False) == listeners.urls()
-        assert kept == ["0.0.0.0"]
-        await listeners.close_api()
-        assert kept == ["0.0.0.0", None]
 
     with_api(story)
 
