@@ -357,7 +357,22 @@ class FoundModels(ControlModel):
     items: tuple[FoundModelView, ...] = ()
 
 
-TransferState = Literal["absent", "running", "complete", "failed", "cancelled"]
+TransferState = Literal["absent", "running", "paused", "complete", "failed", "cancelled"]
+
+
+class PauseView(ControlModel):
+    """Who has paused a transfer, and when."""
+
+    by: str
+    """The client's name as the node knows it: `loopback`, or a key's id."""
+    at_ms: int
+
+
+class PauseBody(ControlModel):
+    """`POST /store/models/{id}/download/pause`; may be left out."""
+
+    by: Annotated[str, Field(max_length=200)] = ""
+    """For whom a node asks; of clients it is ignored."""
 
 
 class TransferStatus(ControlModel):
@@ -374,6 +389,8 @@ class TransferStatus(ControlModel):
     """Only once a rate has been measured."""
     source: str = ""
     error: ErrorBody | None = None
+    paused: PauseView | None = None
+    """With the state `paused`; it stays until the transfer is resumed or cancelled."""
 
 
 class TransferList(ControlModel):

@@ -86,6 +86,8 @@ ErrorCode = Literal[
     "store.offline",
     "store.downloads_disabled",
     "store.cancelled",
+    "store.paused",
+    "store.no_transfer",
     "store.not_found",
     "store.in_use",
     "engine.unavailable",

@@ -52,6 +52,19 @@ class PhaseProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Who has paused a download, and when."""
+
+    by: str
+    at_ms: int
+    """Wall time of the node that fetches."""
+
+
+PAUSED_PHASE: Final = "paused"
+"""Of a download that fetches nothing until an operator resumes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransferReading:
     """How far one download is."""
 
@@ -64,6 +77,8 @@ class TransferReading:
     rate_bytes_s: float | None
     eta_s: float | None
     source: str
+    paused: Paused | None = None
+    """Only in the phase `paused`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

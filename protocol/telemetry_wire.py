@@ -37,6 +37,7 @@ from protocol.readings import (
     LinkWord,
     NodeReading,
     NoDownloads,
+    Paused,
     PhaseProgress,
     Reading,
     ReadingKey,
@@ -65,6 +66,7 @@ _ECHO_START: Final = b"\x93\xa4echo"
 """An array of three, and its first item, as msgpack has them."""
 _MAX_AGE_S: Final = 1e9
 _MAX_TEXT: Final = 500
+_N_TRANSFER_FIELDS: Final = 7
 _COMMAND_ID: Final = re.compile(COMMAND_ID_PATTERN)
 _DIGEST: Final = re.compile(DIGEST_PATTERN)
 _MODEL_ID: Final = re.compile(MODEL_ID_PATTERN)
@@ -200,6 +202,9 @@ def _fields_of(reading: Reading, now: float) -> tuple[object, ...]:
                 reading.rate_bytes_s,
                 reading.eta_s,
                 reading.source[:_MAX_TEXT],
+                # One more field, and only while there is something to say: readings of transfers
+                # that run stay what they were.
+                *_paused_fields(reading.paused),
             )
         case InstanceReading():
             return (
@@ -280,7 +285,8 @@ def _progress(source: _Source, fields: tuple[object, ...]) -> PhaseProgress:
 
 
 def _transfer(source: _Source, fields: tuple[object, ...]) -> TransferReading:
-    age_s, phase, done, total, rate, eta, where = fields_of(fields, 7)
+    *running, paused = fields if len(fields) == _N_TRANSFER_FIELDS + 1 else (*fields, None)
+    age_s, phase, done, total, rate, eta, where = fields_of(tuple(running), _N_TRANSFER_FIELDS)
     return TransferReading(
         node_id=source.node_id,
         model_id=ModelId(source.key[1]),
@@ -291,7 +297,17 @@ def _transfer(source: _Source, fields: tuple[object, ...]) -> TransferReading:
         rate_bytes_s=measure_of(rate),
         eta_s=measure_of(eta),
         source=text_of(where, _MAX_TEXT),
+        paused=None if paused is None else _paused(paused),
     )
+
+
+def _paused_fields(paused: Paused | None) -> tuple[object, ...]:
+    return () if paused is None else ((paused.by[:_MAX_TEXT], paused.at_ms),)
+
+
+def _paused(value: object) -> Paused:
+    by, at_ms = fields_of(value, 2)
+    return Paused(by=text_of(by, _MAX_TEXT), at_ms=number_of(at_ms))
 
 
 def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:

@@ -56,5 +56,7 @@ class Change:
     """To be typed before anything happens: for what cannot be taken back."""
     cluster_word: str = ""
     """To be typed too: the name of a cluster that is protected."""
+    is_at_once: bool = False
+    """Cheap, and what takes it back is as cheap: sent without a question, and undone for 8 s."""
     is_still_so: Callable[[], bool] = _always
     """Whether what `effect` says of the object still holds; where not, it is made anew."""

@@ -7,7 +7,7 @@ application shows it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from protocol.clock import Clock
 from protocol.errors import SkulkError
@@ -23,6 +23,9 @@ from skulk_tui.registry import Registry
 from skulk_tui.session_link import SessionLink
 from skulk_tui.table_model import Ref
 from skulk_tui.view_state import Changes, ViewState
+
+UNDO_S: Final = 8.0
+"""How long what was done without a question can be taken back."""
 
 
 class Shell(Protocol):
@@ -99,6 +102,8 @@ class Seat:
     """Which other ones can be chosen; None offers none."""
     paused_since: float | None = None
     undo: Change | None = None
+    undo_until: float | None = None
+    """When it is no longer offered, in monotonic seconds; None keeps it until the next change."""
     utc_offset_s: int = 0
     """Of local times shown; `T` switches to 0."""
     local_offset_s: int = 0
@@ -125,6 +130,18 @@ class Seat:
     def may_change(self) -> bool:
         """Whether changes are offered at all."""
         return not self.is_readonly and self.scope in {"operate", "admin"}
+
+    @property
+    def has_undo(self) -> bool:
+        """Whether the last change can still be taken back."""
+        is_over = self.undo_until is not None and self.now() >= self.undo_until
+        return self.undo is not None and not is_over
+
+    def offer_undo(self, undo: Change | None) -> None:
+        """Offer to take the last change back; what was done without a question, for a moment."""
+        self.undo = undo
+        is_brief = undo is not None and undo.is_at_once
+        self.undo_until = self.now() + UNDO_S if is_brief else None
 
     def now(self) -> float:
         """Give monotonic seconds."""

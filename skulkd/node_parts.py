@@ -276,6 +276,7 @@ class NodeParts:
                 table=self.table,
                 clock=self.clock,
                 disk=self.disk,
+                choices=self.choices,
                 journal=journal,
                 on_death=self.on_death,
                 rounds=self.rooms.rounds,

@@ -15,6 +15,7 @@ from protocol.cards import ModelCard
 from protocol.clock import Clock
 from protocol.errors import StoreError
 from protocol.ids import Digest, NodeId
+from protocol.readings import PAUSED_PHASE
 from store.admission import SpaceNeed, check_space
 from store.fetch import Sleep
 from store.layout import StoreLayout
@@ -395,7 +396,7 @@ class PeerPull:
             await self._sleep(self._policy.poll_s)
             now = {item.node_id: item for item in self._holdings.fetchers(run.card.model_id)}
             shown = now.get(node_id)
-            if shown is None or shown.phase == "wait":
+            if shown is None or shown.phase in {"wait", PAUSED_PHASE}:
                 # It may have it already: readings of two kinds do not arrive at one moment.
                 run.suggested = node_id if shown is None else None
                 return

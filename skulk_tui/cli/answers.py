@@ -292,6 +292,8 @@ def transfer_record(transfer: TransferStatus) -> TransferRecord:
         rate_bytes_s=transfer.rate_bytes_s,
         eta_s=transfer.eta_s,
         source=transfer.source,
+        paused_by=None if transfer.paused is None else transfer.paused.by,
+        paused_at=None if transfer.paused is None else rfc3339(transfer.paused.at_ms),
     )
 
 

@@ -137,6 +137,9 @@ class TransferRecord:
     rate_bytes_s: float | None
     eta_s: float | None
     source: str
+    paused_by: str | None = None
+    """Who has paused it, where it is paused."""
+    paused_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ def node_ids_of(state: StateDocument, words: Sequence[str]) -> tuple[NodeId, ...
     """
     names = {node_id: member.name for node_id, member in state.members.items()}
     parts = (part.strip() for text in words for part in text.split(","))
-    return tuple(dict.fromkeys(_node_id(names, part) for part in parts if part))
+    return tuple(dict.fromkeys(node_of(names, part) for part in parts if part))
 
 
 def member_of(cluster: ClusterDocument, word: str) -> MemberView:
@@ -55,10 +55,15 @@ def member_of(cluster: ClusterDocument, word: str) -> MemberView:
     """
     by_id = {member.node_id: member for member in cluster.members}
     names = {node_id: member.name for node_id, member in by_id.items()}
-    return by_id[_node_id(names, word)]
+    return by_id[node_of(names, word)]
 
 
-def _node_id(names: dict[NodeId, str], word: str) -> NodeId:
+def node_of(names: dict[NodeId, str], word: str) -> NodeId:
+    """Find a node by its name or id.
+
+    Raises:
+        ClientError: `client.usage` naming the nearest, or all that share the name.
+    """
     if word in names:
         return NodeId(word)
     found = [node_id for node_id, name in names.items() if name.casefold() == word.casefold()]

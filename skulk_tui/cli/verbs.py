@@ -54,6 +54,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "tui:add_tui",
         "Operate the cluster from a full-screen terminal: nodes, models, chat, store, diagnostics.",
     ),
+    "store": (
+        "store:add_store_verbs",
+        "Transfers of model files: pause and resume.",
+    ),
     "models": ("models:add_model_verbs", "The catalogue of models and their files."),
     "logs": (
         "logs:add_log_verbs",

@@ -180,7 +180,7 @@ def wait_until_downloaded(session: Session, model_id: str, query: Query) -> Tran
         query: Names the node, where it is another one than the one that is asked.
 
     Raises:
-        SkulkError: Why the download failed; `store.cancelled`; or `client.timeout`.
+        SkulkError: Why the download failed; `store.cancelled`, `store.paused`, `client.timeout`.
     """
     line = progress_line(session)
     hint = f"Follow: `skulk models pull {model_id}`; stop: `skulk models pull {model_id} --cancel`."
@@ -204,6 +204,14 @@ def wait_until_downloaded(session: Session, model_id: str, query: Query) -> Tran
 def _not_downloaded(status: TransferStatus) -> SkulkError:
     if status.error is not None:
         return error_of(status.error)
+    if status.paused is not None:
+        return ClientError(
+            "store.paused",
+            f"the download of {status.model_id} is paused, by {status.paused.by}; "
+            f"{status.done_bytes} bytes have come",
+            remediation=f"Go on with it: `skulk store resume {status.model_id}`.",
+            details={"model_id": status.model_id, "node_id": status.node_id},
+        )
     if status.state == "cancelled":
         return ClientError("store.cancelled", f"the download of {status.model_id} was cancelled")
     return ClientError(

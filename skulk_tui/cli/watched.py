@@ -214,6 +214,8 @@ def transfers_of(view: ViewState) -> Picture:
 
 def _transfer(one: TransferRecord, names: Mapping[NodeId, str]) -> str:
     where = names.get(NodeId(one.node_id), one.node_id)
+    if one.paused_by is not None:
+        return f"paused on {where} by {one.paused_by}"
     if one.state != "running":
         return f"{one.state} on {where}"
     far = ""

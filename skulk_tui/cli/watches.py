@@ -133,5 +133,7 @@ def status_in(view: ViewState) -> StatusRecord | None:
         policy=head.policy,
         nodes=node_records_in(view),
         instances=instance_records_in(view),
-        transfers=tuple(transfer_record(one) for one in view.transfers if one.state == "running"),
+        transfers=tuple(
+            transfer_record(one) for one in view.transfers if one.state in {"running", "paused"}
+        ),
     )

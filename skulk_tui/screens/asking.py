@@ -66,26 +66,33 @@ class Asking:
         if self._seat.link.view.word == "stale" and age is not None:
             old = toned(f"The view is {age:.0f} s old; this may hit what has changed since.", "bad")
             change = replace(change, effect=(old, *change.effect))
+        elif change.is_at_once and not self._seat.is_protected:
+            await self._send(change, change.options[0].key)
+            return
         if self._seat.is_protected:
             change = replace(change, cluster_word=self._seat.profile)
         chosen = await self._ask(ConfirmDialog(change, self._seat.glyphs))
         if chosen is None:
             self._seat.tell("cancelled; nothing was changed")
             return
+        await self._send(change, chosen)
+
+    async def _send(self, change: Change, chosen: str) -> None:
         self._seat.tell(f"{change.title}: sent")
         try:
             sent = await change.send(chosen)
         except SkulkError as error:
             self._seat.tell_error(error)
             return
-        self._seat.undo = sent.undo
+        self._seat.offer_undo(sent.undo)
         if sent.command_id:
             self._seat.started.append((change.title, sent.command_id))
         self._seat.tell(sent.message, level="good")
 
     async def undo(self) -> None:
         """Offer to take the last change back."""
-        undo, self._seat.undo = self._seat.undo, None
+        undo = self._seat.undo if self._seat.has_undo else None
+        self._seat.undo = None
         if undo is not None:
             await self.confirm(undo)
 

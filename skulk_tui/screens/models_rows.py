@@ -121,6 +121,8 @@ def state_of_model(entry: ModelEntry, view: ViewState, *, n_held: int = 0) -> tu
 def _state_on_disk(entry: ModelEntry, view: ViewState, *, n_held: int) -> tuple[str, Tone]:
     running = [one for one in view.transfers if one.model_id == entry.id]
     coming = next((one for one in running if one.state == "running"), None)
+    if coming is None and any(one.state == "paused" for one in running):
+        return ("paused", "warn")
     if coming is not None:
         return (_fetched(coming), "warn")
     if n_held or entry.installed:

@@ -13,7 +13,7 @@ from skulk_tui.formatting import format_duration
 from skulk_tui.lines import line, span
 from skulk_tui.naming import ref_named
 from skulk_tui.screens.cluster_rows import short_model
-from skulk_tui.screens.store_changes import cancel, prune, pull
+from skulk_tui.screens.store_changes import cancel, pause, prune, pull, resume
 from skulk_tui.screens.store_rows import (
     STORED_FACETS,
     TRANSFER_COLUMNS,
@@ -84,6 +84,8 @@ class StoreView(View):
         """Give what the keys of this screen do."""
         return {
             "store.cancel": self._cancel,
+            "store.pause": self._pause,
+            "store.resume": self._resume,
             "store.pull": self._pull,
             "store.prune": self._prune,
             "store.open": self._open,
@@ -175,7 +177,8 @@ class StoreView(View):
         ref = pane.model.cursor
         transfer = transfer_of(ref, self.seat.view) if ref is not None else None
         if transfer is not None:
-            self.detail.show(transfer_lines(transfer, self.seat.view), title=transfer.model_id)
+            lines = transfer_lines(transfer, self.seat.view, utc_offset_s=self.seat.utc_offset_s)
+            self.detail.show(lines, title=transfer.model_id)
         elif ref is not None:
             held = [
                 line(
@@ -198,16 +201,28 @@ class StoreView(View):
     # ---- Changes ----
 
     def _cancel(self, values: Values) -> None:
+        transfer = self._meant(values)
+        if transfer is not None:
+            self.seat.confirm(cancel(self.seat, transfer))
+
+    def _pause(self, values: Values) -> None:
+        transfer = self._meant(values)
+        if transfer is not None:
+            is_command = bool(values.get("transfer"))
+            is_paused = transfer.state == "paused" and not is_command
+            self.seat.confirm((resume if is_paused else pause)(self.seat, transfer))
+
+    def _resume(self, values: Values) -> None:
+        transfer = self._meant(values)
+        if transfer is not None:
+            self.seat.confirm(resume(self.seat, transfer))
+
+    def _meant(self, values: Values) -> TransferStatus | None:
+        """Give the transfer that a command names, or the one under the cursor."""
         if values.get("transfer"):
-            node = values.get("node", "")
-            self.seat.confirm(
-                cancel(self.seat, transfer_named(self.seat, values["transfer"], node))
-            )
-            return
-        for ref in self.selection[:1]:
-            transfer = transfer_of(ref, self.seat.view)
-            if transfer is not None:
-                self.seat.confirm(cancel(self.seat, transfer))
+            return transfer_named(self.seat, values["transfer"], values.get("node", ""))
+        selected = (transfer_of(ref, self.seat.view) for ref in self.selection[:1])
+        return next((one for one in selected if one is not None), None)
 
     def _pull(self, values: Values) -> None:
         self.seat.confirm(pull_change(self.seat, self.selection, values, self.disks))
@@ -228,7 +243,7 @@ def transfer_named(seat: Seat, model: str, node: str) -> TransferStatus:
     found = [
         one
         for one in seat.view.transfers
-        if one.state == "running"
+        if one.state in {"running", "paused"}
         and model in {one.model_id, short_model(one.model_id)}
         and node_id in {"", one.node_id}
     ]
@@ -238,7 +253,9 @@ def transfer_named(seat: Seat, model: str, node: str) -> TransferStatus:
     raise ClientError(
         "client.usage",
         f"{model[:60]} is fetched by {names}" if found else f"nobody fetches {model[:60]}",
-        remediation=":cancel MODEL on NODE" if found else "Transfers stand on the screen Store.",
+        remediation="Name the node too: `MODEL on NODE`."
+        if found
+        else "Transfers stand on the screen Store.",
     )
 
 

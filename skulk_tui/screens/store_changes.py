@@ -11,6 +11,7 @@ from skulk_tui.frozen import still_so
 from skulk_tui.lines import Line, Span, line, span
 from skulk_tui.screens.store_rows import Disks, nodes_holding, ref_of_transfer
 from skulk_tui.seat import Seat
+from skulk_tui.transfer_waiters import waiting_for
 
 
 def pull(seat: Seat, model_id: str, node_ids: Sequence[str]) -> Change:
@@ -57,6 +58,48 @@ def cancel(seat: Seat, transfer: TransferStatus) -> Change:
         cli=f"skulk models pull {transfer.model_id} --on {name} --cancel",
         options=(Option(key="x", title="cancel the transfer"),),
         send=send,
+        is_still_so=still_so(seat.view, [ref_of_transfer(transfer)]),
+    )
+
+
+def pause(seat: Seat, transfer: TransferStatus) -> Change:
+    """Plan a pause: at once, since resuming takes it back."""
+    return _paused(seat, transfer, "pause", "resume")
+
+
+def resume(seat: Seat, transfer: TransferStatus) -> Change:
+    """Plan that a paused transfer goes on, at once."""
+    return _paused(seat, transfer, "resume", "pause")
+
+
+def _paused(seat: Seat, transfer: TransferStatus, deed: str, opposite: str | None) -> Change:
+    """Plan a pause or its end; `opposite` takes it back, None where it is that itself."""
+    name = seat.view.name_of(transfer.node_id)
+    waiting = waiting_for(seat.view.instances, transfer.model_id, transfer.node_id)
+
+    async def send(option: str) -> Sent:
+        del option
+        path = path_of(f"/store/models/{{}}/download/{deed}", transfer.model_id)
+        status = await seat.link.request(
+            "POST", path, TransferStatus, query={"node": transfer.node_id}
+        )
+        undo = None if opposite is None else _paused(seat, status, opposite, None)
+        what = f"{transfer.model_id} on {name}"
+        if deed == "resume":
+            return Sent(message=f"{what} goes on", undo=undo)
+        who = f"; {len(waiting)} placed wait for it" if waiting else ""
+        return Sent(message=f"{what} is paused{who}: :resume goes on", undo=undo)
+
+    done = f"{format_bytes(transfer.done_bytes)} of {format_bytes(transfer.total_bytes)}"
+    kept = line(span(done, "strong"), " have come; they stay, over restarts too.")
+    waits = line(f"Placed, and waiting for it: {', '.join(waiting)}.")
+    return Change(
+        title=f"{deed.capitalize()} {transfer.model_id} on {name}",
+        effect=(kept, waits) if waiting else (kept,),
+        cli=f"skulk store {deed} {transfer.model_id} --on {name}",
+        options=(Option(key="p", title=deed),),
+        send=send,
+        is_at_once=True,
         is_still_so=still_so(seat.view, [ref_of_transfer(transfer)]),
     )
 

@@ -6,12 +6,20 @@ from typing import Final
 
 from protocol.cluster_api import ClusterStorage, UnansweredNode
 from protocol.control_api import StorageDocument, StoredModelView, TransferStatus
-from skulk_tui.formatting import UNKNOWN, format_bytes, format_duration, format_percent, format_rate
+from skulk_tui.formatting import (
+    UNKNOWN,
+    date_of,
+    format_bytes,
+    format_duration,
+    format_percent,
+    format_rate,
+)
 from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
 from skulk_tui.screens.cluster_rows import DISK_WARN_BYTES, short_model
 from skulk_tui.table_columns import Column
 from skulk_tui.table_model import Ref, TableRow
+from skulk_tui.transfer_waiters import waiting_for
 from skulk_tui.view_state import ViewState
 
 TRANSFER_COLUMNS: Final = (
@@ -29,6 +37,7 @@ _BAR: Final = 7
 _NODE_CELLS: Final = 9
 _STATE_TONES: Final[Mapping[str, Tone]] = {
     "running": "plain",
+    "paused": "warn",
     "complete": "good",
     "failed": "bad",
     "cancelled": "warn",
@@ -95,9 +104,12 @@ def _transfer_row(one: TransferStatus, view: ViewState, glyphs: GlyphSet) -> Tab
 def transfers_state(view: ViewState) -> str:
     """Say how many transfers run, and how fast all of them are."""
     running = [one for one in view.transfers if one.state == "running"]
+    paused = sum(1 for one in view.transfers if one.state == "paused")
     failed = sum(1 for one in view.transfers if one.state == "failed")
     rates = [one.rate_bytes_s for one in running if one.rate_bytes_s is not None]
     parts = [f"{len(running)} active"]
+    if paused:
+        parts.append(f"{paused} paused")
     if failed:
         parts.append(f"{failed} failed")
     if rates:
@@ -105,7 +117,9 @@ def transfers_state(view: ViewState) -> str:
     return "   ".join(parts)
 
 
-def transfer_lines(one: TransferStatus, view: ViewState) -> Sequence[Line]:
+def transfer_lines(
+    one: TransferStatus, view: ViewState, *, utc_offset_s: int = 0
+) -> Sequence[Line]:
     """Say all of one transfer: how far, from where, and what went wrong."""
     lines: list[Line] = [
         line(
@@ -120,6 +134,14 @@ def transfer_lines(one: TransferStatus, view: ViewState) -> Sequence[Line]:
             line(span(one.error.message, "bad")),
             line(span(one.error.remediation, "accent")),
         ]
+    if one.paused is not None:
+        since = date_of(one.paused.at_ms, utc_offset_s)
+        lines.append(line(span(f"paused by {one.paused.by} at {since}", "warn")))
+        lines += [
+            line(span(f"placed and waiting for it: {instance_id}", "warn"))
+            for instance_id in waiting_for(view.instances, one.model_id, one.node_id)
+        ]
+        lines.append(line("What has come is kept: ", Span("p", "accent"), " goes on from there."))
     if one.state in {"failed", "cancelled"}:
         lines.append(line("What has come is kept: ", Span("n", "accent"), " goes on from there."))
     elif one.state == "running" and one.rate_bytes_s is None:
@@ -181,7 +203,9 @@ def stored_columns(disks: Disks, view: ViewState) -> Sequence[Column]:
 def stored_rows(disks: Disks, view: ViewState, glyphs: GlyphSet) -> Sequence[TableRow]:
     """Give the matrix's rows: which artifact lies whole where, and how far others are."""
     under_way: dict[tuple[str, str], TransferStatus] = {
-        (one.model_id, one.node_id): one for one in view.transfers if one.state == "running"
+        (one.model_id, one.node_id): one
+        for one in view.transfers
+        if one.state in {"running", "paused"}
     }
     models = {*disks.holdings, *(model for model, _ in under_way)}
     return [_stored_row(model, disks, under_way, view, glyphs) for model in sorted(models)]

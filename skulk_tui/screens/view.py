@@ -113,7 +113,7 @@ class View(Container):
             is_readonly=seat.is_readonly,
             is_linked=seat.link.view.may_change,
             is_lost=seat.link.view.word in {"lost", "connecting"},
-            has_undo=seat.undo is not None,
+            has_undo=seat.has_undo,
             is_streaming=seat.n_streaming > 0,
         )
 

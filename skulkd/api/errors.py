@@ -85,6 +85,8 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "store.offline": 409,
     "store.downloads_disabled": 409,
     "store.cancelled": 409,
+    "store.paused": 409,
+    "store.no_transfer": 409,
     "store.not_found": 404,
     "store.in_use": 409,
     "engine.unavailable": 503,

@@ -19,6 +19,7 @@ from protocol.readings import TransferReading
 from skulkd.api.cards_elsewhere import CardsElsewhere
 from skulkd.api.catalog import find_model
 from skulkd.api.ports import CatalogModel, ReadingsView
+from skulkd.api.views import transfer_view
 from skulkd.eventlog.gateway import StateView
 from skulkd.runtime.tasks import run_blocking
 from store.finders import FoundModel, find_models
@@ -42,6 +43,14 @@ class Downloads(Protocol):
 
     def pulled(self) -> tuple[ModelId, ...]:
         """List the models that are being pulled."""
+        ...
+
+    async def pause(self, model_id: ModelId, by: str) -> bool:
+        """Stop fetching a model until it is resumed; False when nothing is under way."""
+        ...
+
+    async def resume(self, card: ModelCard) -> bool:
+        """Go on with a paused transfer; False when it is not paused."""
         ...
 
 
@@ -120,9 +129,32 @@ class NodeModels:
             StoreError: `store.not_found` for a model that no card names.
         """
         card = await self._card(model_id)
-        if await run_blocking(self._store.locate, card) is None:
+        if await run_blocking(self._store.locate, card) is None and not self._is_paused(model_id):
             self._downloads.pull(card)
         return await self.download_status(model_id)
+
+    async def pause_download(self, model_id: ModelId, by: str) -> TransferStatus:
+        """Pause the transfer under way, for a placement or a pull, until it is resumed.
+
+        Raises:
+            StoreError: `store.no_transfer` when none is under way, `store.not_found`.
+        """
+        await self._card(model_id)
+        if await self._downloads.pause(model_id, by):
+            return await self.download_status(model_id)
+        raise _no_transfer(await self.download_status(model_id), "paused")
+
+    async def resume_download(self, model_id: ModelId) -> TransferStatus:
+        """Go on with a paused transfer; one that runs or is complete is left as it is.
+
+        Raises:
+            StoreError: `store.no_transfer` when there is none, `store.not_found`.
+        """
+        await self._downloads.resume(await self._card(model_id))
+        status = await self.download_status(model_id)
+        if status.state not in {"running", "complete"}:
+            raise _no_transfer(status, "resumed")
+        return status
 
     async def download_status(self, model_id: ModelId) -> TransferStatus:
         """Say how far a transfer is, or how the last one ended.
@@ -131,7 +163,7 @@ class NodeModels:
             StoreError: `store.not_found` for a model that no card names.
         """
         card = await self._card(model_id)
-        reading = self._readings.readings.transfers.get((self._node_id, model_id))
+        reading = self._reading(model_id)
         if reading is not None or model_id in self._downloads.pulled():
             return self._running(model_id, reading)
         artifact = await run_blocking(self._store.locate, card)
@@ -165,7 +197,9 @@ class NodeModels:
         Raises:
             StoreError: `store.not_found`, `store.in_use`, `store.disk_failed`.
         """
-        return await self._store.remove(model_id)
+        freed_bytes = await self._store.remove(model_id)
+        await self._downloads.cancel_pull(model_id)
+        return freed_bytes
 
     async def storage(self) -> StorageDocument:
         """Say what lies on the models volume."""
@@ -195,17 +229,14 @@ class NodeModels:
     def _running(self, model_id: ModelId, reading: TransferReading | None) -> TransferStatus:
         if reading is None:
             return TransferStatus(model_id=model_id, node_id=self._node_id, state="running")
-        return TransferStatus(
-            model_id=model_id,
-            node_id=self._node_id,
-            state="running",
-            phase=reading.phase,
-            done_bytes=reading.done_bytes,
-            total_bytes=reading.total_bytes,
-            rate_bytes_s=reading.rate_bytes_s,
-            eta_s=reading.eta_s,
-            source=reading.source,
-        )
+        return transfer_view(reading)
+
+    def _reading(self, model_id: ModelId) -> TransferReading | None:
+        return self._readings.readings.transfers.get((self._node_id, model_id))
+
+    def _is_paused(self, model_id: ModelId) -> bool:
+        reading = self._reading(model_id)
+        return reading is not None and reading.paused is not None
 
     def _import_file(self, path: Path, model_id: ModelId | None) -> ModelCard:
         card = card_from_gguf(path, model_id)
@@ -235,6 +266,23 @@ class NodeModels:
             staging_bytes=self._store.staging_bytes(),
             items=tuple(_stored(artifact) for artifact in self._store.list_installed()),
         )
+
+
+def _no_transfer(status: TransferStatus, deed: str) -> StoreError:
+    """Say that there is nothing to pause or resume, and how the last transfer ended."""
+    if status.state == "complete":
+        how, remedy = "its files are complete here", "None is needed."
+    else:
+        how = "nothing is fetched here"
+        if status.error is not None:
+            how = f"the last one ended: {status.error.message}"
+        remedy = f"Fetch it: `skulk models pull {status.model_id}`."
+    return StoreError(
+        "store.no_transfer",
+        f"no transfer of {status.model_id} is under way that could be {deed}; {how}",
+        remediation=remedy,
+        details={"model_id": status.model_id, "state": status.state},
+    )
 
 
 def _space(path: Path) -> tuple[int | None, int | None]:

@@ -187,6 +187,24 @@ class Models(Protocol):
         """
         ...
 
+    async def pause_download(self, model_id: ModelId, by: str) -> TransferStatus:
+        """Pause the transfer under way, for a placement or a pull, until it is resumed.
+
+        Idempotent; `by` says for people who wants it.
+
+        Raises:
+            StoreError: `store.no_transfer` when none is under way, `store.not_found`.
+        """
+        ...
+
+    async def resume_download(self, model_id: ModelId) -> TransferStatus:
+        """Go on with a paused transfer; one that runs or is complete is left as it is.
+
+        Raises:
+            StoreError: `store.no_transfer` when there is none, `store.not_found`.
+        """
+        ...
+
     async def cancel_download(self, model_id: ModelId) -> TransferStatus:
         """End a transfer and keep what it fetched; a model without one is left as it is."""
         ...

@@ -35,6 +35,7 @@ from protocol.control_api import (
     ListenersDocument,
     NodeIdentity,
     OpenApiBody,
+    PauseBody,
     PlaceInstanceBody,
     PreviewsDocument,
     RemovedModel,
@@ -266,6 +267,14 @@ NOTES: Final[dict[str, Note]] = {
     f"GET {_TRANSFER}/status": Note(summary="Say how far a download is", answers=TransferStatus),
     f"POST {_TRANSFER}": Note(
         summary="Begin a download, or join it", answers=TransferStatus, status=202
+    ),
+    f"POST {_TRANSFER}/pause": Note(
+        summary="Pause a download until it is resumed; what was fetched is kept",
+        asks=PauseBody,
+        answers=TransferStatus,
+    ),
+    f"POST {_TRANSFER}/resume": Note(
+        summary="Go on with a paused download where it was", answers=TransferStatus
     ),
     f"DELETE {_TRANSFER}": Note(
         summary="Cancel a download; what was fetched is kept", answers=TransferStatus

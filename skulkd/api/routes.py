@@ -348,6 +348,7 @@ def _node_routes(services: Services) -> tuple[RouteSpec, ...]:
     cluster, ops = services.cluster, services.ops
     model = "/store/models/{model_id:path}"
     return (
+        *_reaching("by_handler", _post(f"{model}/download/pause", "operate", store.pause_download)),
         *_reaching(
             "handed_on",
             _post("/models/add", "operate", models.import_file),
@@ -356,6 +357,7 @@ def _node_routes(services: Services) -> tuple[RouteSpec, ...]:
             _get("/models/cards/{model_id:path}", "read", models.card),
             _get(f"{model}/download/status", "read", store.download_status),
             _post(f"{model}/download", "operate", store.download),
+            _post(f"{model}/download/resume", "operate", store.resume_download),
             _delete(f"{model}/download", "operate", store.cancel_download),
             _delete(model, "operate", store.remove),
             _get("/store/downloads", "read", store.downloads),

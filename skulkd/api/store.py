@@ -9,19 +9,20 @@ from typing import final
 
 from protocol.cluster_api import ClusterStorage, ModelHolders, UnansweredNode
 from protocol.control_api import (
+    PauseBody,
     RemovedModel,
     StorageDocument,
     StoredModelView,
     TransferList,
-    TransferStatus,
 )
 from protocol.errors import SkulkError, StoreError
 from protocol.ids import ModelId, NodeId, parse_model_id
 from protocol.state import ClusterState
-from skulkd.api.control import mint
+from skulkd.api.control import mint, read_body
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Request, json_reply
 from skulkd.api.other_nodes import OtherNodes
+from skulkd.api.views import transfer_view
 
 
 @final
@@ -55,6 +56,25 @@ class StoreRoutes:
         mint(self._deps, request)
         return json_reply(await self._deps.models.cancel_download(model_id))
 
+    async def pause_download(self, request: Request) -> Answer:
+        """`POST /store/models/{id}/download/pause`: idempotent; what was fetched is kept."""
+        model_id = parse_model_id(request.params["model_id"])
+        body = await read_body(request, PauseBody, is_optional=True)
+        by = body.by if request.asker is not None and body.by else request.principal.name
+        node_id = None if request.asker is not None else self._others.named(request)
+        if node_id is not None and node_id != self._deps.face.node_id:
+            # Who asks is known here alone.
+            handed_on = PauseBody(by=f"{by} at {self._deps.face.name}").model_dump_json().encode()
+            return await self._others.answer(node_id, request, changes_state=True, body=handed_on)
+        mint(self._deps, request)
+        return json_reply(await self._deps.models.pause_download(model_id, by))
+
+    async def resume_download(self, request: Request) -> Answer:
+        """`POST /store/models/{id}/download/resume`: idempotent; goes on where it was."""
+        model_id = parse_model_id(request.params["model_id"])
+        mint(self._deps, request)
+        return json_reply(await self._deps.models.resume_download(model_id))
+
     async def downloads(self, request: Request) -> Answer:
         """`GET /store/downloads`: what is under way, on all nodes or on the one that is named."""
         own = self._deps.face.node_id
@@ -62,17 +82,7 @@ class StoreRoutes:
         return json_reply(
             TransferList(
                 items=tuple(
-                    TransferStatus(
-                        model_id=item.model_id,
-                        node_id=item.node_id,
-                        state="running",
-                        phase=item.phase,
-                        done_bytes=item.done_bytes,
-                        total_bytes=item.total_bytes,
-                        rate_bytes_s=item.rate_bytes_s,
-                        eta_s=item.eta_s,
-                        source=item.source,
-                    )
+                    transfer_view(item)
                     for item in transfers
                     if not request.is_for_this_node or item.node_id == own
                 )

@@ -12,6 +12,7 @@ from protocol.control_api import (
     InstanceView,
     NodeHealthView,
     NodeResourcesView,
+    PauseView,
     ProgressView,
     RunnerView,
     StateDocument,
@@ -21,7 +22,7 @@ from protocol.events import SequencedEvent
 from protocol.ids import ModelId, NodeId
 from protocol.instances import LOADING_PHASES, Instance
 from protocol.nodes import Level, NodeHealth
-from protocol.readings import Readings
+from protocol.readings import Readings, TransferReading
 from protocol.state import ClusterState
 from skulkd.api.cluster_views import liveness_of, topology
 from skulkd.api.dependencies import NodeFace
@@ -156,19 +157,23 @@ def state_document(
 
 def transfer_views(readings: Readings) -> tuple[TransferStatus, ...]:
     """Show the downloads that are under way, on all nodes."""
-    return tuple(
-        TransferStatus(
-            model_id=reading.model_id,
-            node_id=reading.node_id,
-            state="running",
-            phase=reading.phase,
-            done_bytes=reading.done_bytes,
-            total_bytes=reading.total_bytes,
-            rate_bytes_s=reading.rate_bytes_s,
-            eta_s=reading.eta_s,
-            source=reading.source,
-        )
-        for reading in readings.transfers.values()
+    return tuple(map(transfer_view, readings.transfers.values()))
+
+
+def transfer_view(reading: TransferReading) -> TransferStatus:
+    """Show a download that is under way, or paused."""
+    paused = reading.paused
+    return TransferStatus(
+        model_id=reading.model_id,
+        node_id=reading.node_id,
+        state="running" if paused is None else "paused",
+        phase=reading.phase,
+        done_bytes=reading.done_bytes,
+        total_bytes=reading.total_bytes,
+        rate_bytes_s=reading.rate_bytes_s,
+        eta_s=reading.eta_s,
+        source=reading.source,
+        paused=None if paused is None else PauseView(by=paused.by, at_ms=paused.at_ms),
     )
 
 

@@ -13,12 +13,13 @@ from pydantic import Field, ValidationError
 
 from protocol.base import FrozenModel
 from protocol.errors import ConfigError
-from protocol.ids import ClusterIdField, NodeIdField
+from protocol.ids import ClusterIdField, ModelIdField, NodeIdField
 from protocol.nodes import AddressField, PublicKeyField
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.tasks import run_blocking
 
 MAX_SEEDS: Final = 256
+MAX_PAUSED: Final = 256
 _MAX_FILE_BYTES: Final = 256 << 10
 
 
@@ -28,6 +29,20 @@ class Seed(FrozenModel):
     node_id: NodeIdField
     public_key: PublicKeyField
     addresses: Annotated[tuple[AddressField, ...], Field(max_length=16)] = ()
+
+
+class PausedTransfer(FrozenModel):
+    """A transfer that an operator has paused on this node, until it is resumed or cancelled."""
+
+    model_id: ModelIdField
+    by: Annotated[str, Field(max_length=200)]
+    """Who did it, for people."""
+    at_ms: Annotated[int, Field(ge=0)]
+    """Wall time."""
+    done_bytes: Annotated[int, Field(ge=0)] = 0
+    """How far it was, for what is shown until it goes on."""
+    total_bytes: Annotated[int, Field(ge=0)] | None = None
+    source: Annotated[str, Field(max_length=500)] = ""
 
 
 class Choices(FrozenModel):
@@ -43,6 +58,8 @@ class Choices(FrozenModel):
     """The cluster that has admitted this node; the next start makes it the node's own."""
     seeds: Annotated[tuple[Seed, ...], Field(max_length=MAX_SEEDS)] = ()
     """Its members, as they were when it admitted this node."""
+    paused: Annotated[tuple[PausedTransfer, ...], Field(max_length=MAX_PAUSED)] = ()
+    """One a model."""
 
 
 @final

@@ -42,6 +42,7 @@ from skulkd.core.reconcile import (
     reconcile,
 )
 from skulkd.eventlog.gateway import CommandGateway, StateView
+from skulkd.runtime.choices import KeptChoices
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.rounds import Rounds
 from skulkd.runtime.tasks import OnDeath, Tasks, run_blocking, timeout
@@ -51,6 +52,7 @@ from skulkd.worker.launchers.base import Launcher, MakeLauncher
 from skulkd.worker.launchers.child import ChildLauncher
 from skulkd.worker.machine import Machine, MachineView
 from skulkd.worker.paths import make_sockets_directory, worker_paths
+from skulkd.worker.pauses import Pauses
 from skulkd.worker.probes import ProbeSettings, probe_node
 from skulkd.worker.readings import JournalStatus, NodeMeters, NodeReadings
 from skulkd.worker.reporter import Reporter
@@ -106,6 +108,7 @@ class WorkerSurroundings:
     table: ReadingsTable
     clock: Clock
     disk: Disk
+    choices: KeptChoices
     journal: Callable[[], JournalStatus]
     on_death: OnDeath
     engine_of: Callable[[EngineName], Engine] = engine_of
@@ -170,6 +173,9 @@ class WorkerService:
             gateway=around.gateway,
             clock=around.clock,
             tasks=self._tasks,
+            pauses=Pauses(
+                settings.node_id, choices=around.choices, table=around.table, clock=around.clock
+            ),
         )
         self._ram = MemoryGate(self._available_ram_bytes, around.clock)
         self._vram = MemoryGate(self._available_vram_bytes, around.clock)
@@ -200,6 +206,7 @@ class WorkerService:
         """
         self._around.make_sockets_directory(self._paths.sockets)
         self._readings.start(self._tasks)
+        self.transfers.pauses.show_all()
         self._tasks.start(self._run(), name="reconcile")
 
     def chat(
@@ -252,8 +259,7 @@ class WorkerService:
         late: tuple[str, ...] = ()
         try:
             async with timeout(timeout_s):
-                for model_id in self.transfers.pulled():
-                    await self.transfers.cancel_pull(model_id)
+                await self.transfers.end_pulls()
                 for runner in list(self._runners.values()):
                     await runner.wait_ended()
         except TimeoutError:

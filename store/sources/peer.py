@@ -12,10 +12,12 @@ from typing import Final, Protocol
 from protocol.cards import HubSource, LocalSource, ModelCard, PackageSource, RelativePath
 from protocol.errors import ErrorCode, StoreError
 from protocol.ids import Digest, ModelId, NodeId
+from protocol.readings import PAUSED_PHASE
 from store.importer import part_names
 
-IDLE_PHASES: Final = frozenset({"look", "wait"})
-"""Of a transfer that fetches nothing itself: it looks around, or waits for another node's."""
+IDLE_PHASES: Final = frozenset({"look", "wait", PAUSED_PHASE})
+"""Of a transfer that fetches nothing itself: it looks around, waits for another node's, or an
+operator has paused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ import pytest
 
 from skulkd.api.routes import RouteSpec
 from tests.support.api_harness import CHAT, Api, with_api
-from tests.support.fake_ports import FakeDaemon, FakeModels, make_card
+from tests.support.fake_models import FakeModels
+from tests.support.fake_ports import NODE, FakeDaemon, make_card
 
 ORIGIN = "https://chat.example"
 ASKED = (
@@ -18,7 +19,7 @@ ASKED = (
 @pytest.mark.parametrize("model_id", ["org/name-GGUF:Q4_K_M", "a/b/c", "plain", "test/scripted"])
 def test_a26_model_ids_in_all_spellings(model_id: str) -> None:
     daemon = FakeDaemon()
-    daemon.models = FakeModels(make_card(model_id))
+    daemon.models = FakeModels(NODE, make_card(model_id))
 
     async def story(api: Api) -> None:
         listed = (await api.client.get("/v1/models")).json()

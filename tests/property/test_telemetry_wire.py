@@ -20,6 +20,7 @@ from protocol.readings import (
     LinksReading,
     LinkWord,
     NodeReading,
+    Paused,
     PhaseProgress,
     Reading,
     ReadingKey,
@@ -77,6 +78,7 @@ READINGS: st.SearchStrategy[Reading] = st.one_of(
         rate_bytes_s=MEASURES,
         eta_s=MEASURES,
         source=TEXTS,
+        paused=st.none() | st.builds(Paused, by=TEXTS, at_ms=COUNTS),
     ),
     st.builds(
         InstanceReading,

@@ -479,6 +479,7 @@ def _model_answers(node: FakeNode) -> None:
     on("GET", "/models/found", FoundModels(items=(found,)))
     on("POST", "/models/import", document(a_model(source="local"), status=201))
     on("POST", f"/store/models/{model}/download", document(a_transfer("complete"), status=202))
+    on("POST", f"/store/models/{model}/download/resume", a_transfer())
     on("DELETE", f"/store/models/{model}/download", a_transfer("cancelled"))
     on("GET", f"/store/models/{model}/download/status", a_transfer("complete"))
     on("DELETE", f"/store/models/{model}", RemovedModel(model_id=model, freed_bytes=100 * MIB))

@@ -18,15 +18,8 @@ from protocol.cards import (
 )
 from protocol.clock import Clock
 from protocol.commands import Command, CommandReply
-from protocol.control_api import (
-    FoundModelView,
-    FoundSource,
-    StorageDocument,
-    StoredModelView,
-    TransferStatus,
-)
 from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Usage
-from protocol.errors import ErrorBody, SkulkError, StoreError
+from protocol.errors import ErrorBody, SkulkError
 from protocol.events import Event, SequencedEvent
 from protocol.ids import (
     ClusterId,
@@ -51,7 +44,6 @@ from protocol.state import ClusterState
 from protocol.tasks import ChatTask, VectorTask
 from skulkd.api.cancels import CancelHere, Cancels
 from skulkd.api.dependencies import ApiDependencies, NodeFace
-from skulkd.api.ports import CatalogModel
 from skulkd.api.request_meters import RequestMeters
 from skulkd.api.sse import StreamLimits
 from skulkd.api.streams import KeepLimits
@@ -60,6 +52,7 @@ from skulkd.core.meters import queue_waits
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.tasks import Tasks
 from tests.support.fake_cluster import FakeAdmin, FakeCluster, FakeLogs, FakePeers
+from tests.support.fake_models import FakeModels
 from tests.support.text_engines import vectors_answer
 
 NODE: Final = NodeId("naaaaaaaaaaaaaaaa")
@@ -364,82 +357,6 @@ def plain_answer(*texts: str, reason: str = "stop") -> list[ScriptItem]:
 
 
 @final
-class FakeModels:
-    """A catalogue and a disk in memory."""
-
-    def __init__(self, *cards: ModelCard) -> None:
-        self.node_id = NODE
-        self.items = [CatalogModel(card=card, origin="bundled", installed=True) for card in cards]
-        self.imported: list[tuple[str, ModelId | None]] = []
-        self.removed: list[ModelId] = []
-        self.cards_elsewhere: dict[ModelId, ModelCard] = {}
-        self.transfers: dict[ModelId, TransferStatus] = {}
-
-    async def catalog(self) -> tuple[CatalogModel, ...]:
-        return tuple(self.items)
-
-    async def elsewhere(self, model_id: ModelId) -> CatalogModel | None:
-        card = self.cards_elsewhere.get(model_id)
-        return card and CatalogModel(card=card, origin="elsewhere", installed=False)
-
-    async def import_file(self, path: str, model_id: ModelId | None) -> ModelCard:
-        self.imported.append((path, model_id))
-        if not path.endswith(".gguf"):
-            raise StoreError("store.gguf_invalid", f"{path} is not a GGUF file")
-        card = make_card(model_id or "local/imported")
-        self.items.append(CatalogModel(card=card, origin="custom", installed=True))
-        return card
-
-    async def remove_card(self, model_id: ModelId) -> bool:
-        kept = [item for item in self.items if item.card.model_id != model_id]
-        has_removed = len(kept) < len(self.items)
-        self.items = kept
-        return has_removed
-
-    async def found(self, sources: tuple[FoundSource, ...]) -> tuple[FoundModelView, ...]:
-        return tuple(
-            FoundModelView(source=source, name="m", path=f"/{source}/m.gguf", size_bytes=9)
-            for source in sources
-        )
-
-    def _known(self, model_id: ModelId) -> None:
-        if all(item.card.model_id != model_id for item in self.items):
-            raise StoreError("store.not_found", f"no card names {model_id}")
-
-    async def start_download(self, model_id: ModelId) -> TransferStatus:
-        self._known(model_id)
-        status = TransferStatus(
-            model_id=model_id, node_id=self.node_id, state="running", phase="download"
-        )
-        self.transfers[model_id] = status
-        return status
-
-    async def download_status(self, model_id: ModelId) -> TransferStatus:
-        self._known(model_id)
-        absent = TransferStatus(model_id=model_id, node_id=self.node_id, state="absent")
-        return self.transfers.get(model_id, absent)
-
-    async def cancel_download(self, model_id: ModelId) -> TransferStatus:
-        status = await self.download_status(model_id)
-        if status.state == "running":
-            status = status.model_copy(update={"state": "cancelled"})
-            self.transfers[model_id] = status
-        return status
-
-    async def remove(self, model_id: ModelId) -> int:
-        self._known(model_id)
-        self.removed.append(model_id)
-        return 1000
-
-    async def storage(self) -> StorageDocument:
-        items = tuple(
-            StoredModelView(model_id=item.card.model_id, size_bytes=1000, in_use=False)
-            for item in self.items
-        )
-        return StorageDocument(node_id=self.node_id, models_dir="/models", items=items)
-
-
-@final
 class FakeHealth:
     """Health as a test sets it."""
 
@@ -543,7 +460,7 @@ class FakeDaemon:
         self.placements = FakePlacements()
         self.inference = FakeInference()
         self.unreachable: set[NodeId] = set()
-        self.models = FakeModels(make_card())
+        self.models = FakeModels(NODE, make_card())
         self.listeners = FakeListeners()
         self.cluster = FakeCluster(self.state)
         self.logs = FakeLogs()

@@ -21,6 +21,7 @@ from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.placement.planner import plan
 from skulkd.eventlog.replica import Replica
+from skulkd.runtime.choices import Choices, ChoicesFile, KeptChoices
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.disk import RealDisk
 from skulkd.runtime.tasks import Tasks
@@ -68,6 +69,7 @@ class LocalWorker:
                 table=self.table,
                 clock=self.clock,
                 disk=RealDisk(),
+                choices=KeptChoices(ChoicesFile(RealDisk(), home / "choices.json"), Choices()),
                 journal=lambda: JournalStatus(durable=True, unwritten=0),
                 on_death=self._on_death,
             ),

@@ -427,6 +427,7 @@ class SimulatedNode:
                 table=self.table,
                 clock=world.clock,
                 disk=self.disk,
+                choices=self.choices,
                 journal=journal,
                 on_death=self._on_death,
                 engine_of=self._engine_of,
@@ -456,13 +457,9 @@ class SimulatedNode:
         world = self.world
         models = SimulatedModels(world.node_id, world.store, self.worker.transfers)
         face = NodeFace(
-            node_id=world.node_id,
-            name=world.name,
-            hostname=world.name,
-            boot_id=self.boot_id,
-            version="simulated",
-            role=world.role,
-        )
+            node_id=world.node_id, name=world.name, hostname=world.name, boot_id=self.boot_id,
+            version="simulated", role=world.role,
+        )  # fmt: skip
         return ApiDependencies(
             face=face,
             clock=world.clock,

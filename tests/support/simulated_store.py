@@ -192,8 +192,21 @@ class SimulatedModels:
         """Say whether the files are here."""
         is_here = self._store.locate(self._card(model_id)) is not None
         is_pulled = model_id in self._transfers.pulled()
-        state = "complete" if is_here else "running" if is_pulled else "absent"
+        is_paused = self._transfers.pauses.get(model_id) is not None
+        state = "paused" if is_paused else "running" if is_pulled else "absent"
+        state = "complete" if is_here else state
         return TransferStatus(model_id=model_id, node_id=self._node_id, state=state)
+
+    async def pause_download(self, model_id: ModelId, by: str) -> TransferStatus:
+        """Pause."""
+        if not await self._transfers.pause(model_id, by):
+            raise StoreError("store.no_transfer", f"nothing of {model_id} is under way")
+        return await self.download_status(model_id)
+
+    async def resume_download(self, model_id: ModelId) -> TransferStatus:
+        """Go on."""
+        await self._transfers.resume(self._card(model_id))
+        return await self.download_status(model_id)
 
     async def cancel_download(self, model_id: ModelId) -> TransferStatus:
         """End a pull."""

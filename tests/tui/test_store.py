@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.cluster_api import ClusterStorage, UnansweredNode
-from protocol.control_api import RemovedModel, StorageDocument, StoredModelView
+from protocol.control_api import PauseView, RemovedModel, StorageDocument, StoredModelView
 from protocol.errors import ErrorBody
 from protocol.ids import ModelId
 from protocol.session import row_key
@@ -117,6 +117,51 @@ def test_cancelling_asks_names_the_node_and_can_be_undone(
             await seat.until_shows("Pull", "fetch now")
             await seat.press("n")
             await seat.until(lambda: node.asked("POST", path))
+
+    asyncio.run(story())
+
+
+def test_p_pauses_at_once_and_undo_resumes_for_a_moment(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        path = f"/store/models/{QWEN.replace('/', '%2F')}/download"
+        key = row_key("transfer", a_node_id(3), QWEN)
+        paused = den_transfer(
+            "paused", phase="paused", paused=PauseView(by="loopback", at_ms=1_767_323_045_000)
+        )
+        node.answer("POST", f"{path}/pause", paused)
+        node.answer("POST", f"{path}/resume", den_transfer())
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await seat.until_shows("p pause")
+            await seat.press("p")
+            await seat.until(lambda: node.asked("POST", f"{path}/pause"))
+            assert node.asked("POST", f"{path}/pause")[0].query == f"node={a_node_id(3)}"
+            node.rows("transfers", {key: paused})
+            await seat.until_shows("0 active   1 paused", "paused by loopback at 2026-01-02 03:04")
+            await seat.until_shows("u undo")
+            await seat.press("u")
+            await seat.until(lambda: node.asked("POST", f"{path}/resume"))
+            node.rows("transfers", {key: den_transfer()})
+            await seat.until_shows("goes on", "1 active")
+            assert "u undo" not in seat.text
+
+    asyncio.run(story())
+
+
+def test_p_on_a_paused_transfer_resumes_it(node: ScriptedSession, tmp_path: Path) -> None:
+    async def story() -> None:
+        path = f"/store/models/{QWEN.replace('/', '%2F')}/download"
+        key = row_key("transfer", a_node_id(3), QWEN)
+        paused = den_transfer("paused", phase="paused", paused=PauseView(by="kabc", at_ms=0))
+        node.answer("POST", f"{path}/resume", den_transfer())
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            node.rows("transfers", {key: paused})
+            await seat.until_shows("1 paused")
+            await seat.press("p")
+            await seat.until(lambda: node.asked("POST", f"{path}/resume"))
 
     asyncio.run(story())
 

@@ -106,6 +106,7 @@ CASES = [
     Case(arguments=("models", "import", "/m/a.gguf"), kind="imports", record=records.ImportRecord),
     Case(arguments=("models", "pull", MODEL), kind="transfers", record=records.TransferRecord),
     Case(arguments=("models", "rm", MODEL, "--yes"), kind="outcomes", record=records.OutcomeRecord),
+    Case(arguments=("store", "resume", MODEL), kind="outcomes", record=records.OutcomeRecord),
     Case(arguments=("models", "files"), kind="files", record=records.FileRecord),
     Case(arguments=("chat", MODEL, "hello"), kind="chat", record=records.ChatRecord),
     Case(arguments=("bench", MODEL, "-n", "1"), kind="bench", record=bench_figures.BenchRecord),
@@ -313,7 +314,18 @@ def test_without_a_daemon_machines_get_an_object(case: Case, dead_url: str) -> N
 @ALL
 def test_help_has_two_examples(case: Case) -> None:
     verb = [word for word in case.arguments[:2] if "/" not in word and len(word) <= 13]
-    groups = {"instance", "models", "keys", "api", "cluster", "service", "config", "node", "diag"}
+    groups = {
+        "instance",
+        "models",
+        "keys",
+        "api",
+        "cluster",
+        "service",
+        "config",
+        "node",
+        "diag",
+        "store",
+    }
     path = verb[:2] if verb[0] in groups else verb[:1]
     ran = skulk(*path, "--help")
     assert ran.code == 0

@@ -41,6 +41,8 @@ CHANGES = [
     ("service", "install"),
     ("service", "uninstall"),
     ("stop", MODEL),
+    ("store", "pause", MODEL),
+    ("store", "resume", MODEL),
     ("uninstall",),
 ]
 LOOKS = {

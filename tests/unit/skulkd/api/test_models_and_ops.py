@@ -28,11 +28,11 @@ from protocol.nodes import HealthReason, NodeHealth
 from protocol.readings import NodeReading, Readings, TransferReading
 from protocol.state import ApiKey
 from tests.support.api_harness import Api, request_bytes, until, with_api
+from tests.support.fake_models import FakeModels
 from tests.support.fake_ports import (
     MODEL,
     NODE,
     FakeDaemon,
-    FakeModels,
     make_card,
     make_instance,
     make_state,
@@ -77,7 +77,7 @@ def test_models_say_what_clients_can_count_on() -> None:
         ),
         license=LicenseSection(name="L", spdx_id="X-1", display_name="The Big Licence"),
     )
-    daemon.models = FakeModels(parent, draft, other)
+    daemon.models = FakeModels(NODE, parent, draft, other)
 
     async def story(api: Api) -> None:
         data = read_answer(ModelList, (await api.client.get("/v1/models")).content).data
@@ -178,6 +178,21 @@ def test_download_is_begun_followed_and_cancelled() -> None:
         missing = await api.client.post("/store/models/no/such/download")
         assert missing.status_code == 404
         assert missing.json()["error"]["code"] == "store.not_found"
+
+    with_api(story)
+
+
+def test_a_download_is_paused_by_name_and_resumed() -> None:
+    async def story(api: Api) -> None:
+        path = f"/store/models/{MODEL}/download"
+        await api.client.post(path)
+        # Whom a node asks for is a node's to say.
+        paused = await api.client.post(f"{path}/pause", json={"by": "somebody else"})
+        status = read_answer(TransferStatus, paused.content)
+        assert status.state == "paused"
+        assert status.paused is not None
+        assert status.paused.by == "loopback"
+        assert (await api.client.post(f"{path}/resume")).json()["state"] == "running"
 
     with_api(story)
 

@@ -9,7 +9,7 @@ from protocol.control_api import CardDocument
 from protocol.errors import ErrorBody, StoreError
 from protocol.ids import ModelId, NodeId
 from protocol.peer_messages import ApiAnswer, CallApi
-from protocol.readings import TransferReading
+from protocol.readings import Paused, TransferReading
 from protocol.state import ClusterState, DownloadOutcome
 from skulkd.api.cards_elsewhere import CardsElsewhere
 from skulkd.api.node_models import NodeModels
@@ -41,6 +41,13 @@ class FakeDownloads:
             return False
         self.running.remove(model_id)
         return True
+
+    async def pause(self, model_id: ModelId, by: str) -> bool:
+        del by
+        return model_id in self.running
+
+    async def resume(self, card: ModelCard) -> bool:
+        return card.model_id in self.running
 
     def pulled(self) -> tuple[ModelId, ...]:
         return tuple(self.running)
@@ -116,6 +123,42 @@ def test_an_imported_file_is_used_where_it_lies(tmp_path: Path) -> None:
         assert (stored.model_id, stored.linked) == ("me/tiny", True)
         assert await setting.models.remove_card(ModelId("me/tiny"))
         assert path.exists()
+
+    run(story)
+
+
+def test_what_cannot_be_paused_or_resumed_says_what_became_of_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        setting = Setting(tmp_path)
+        with pytest.raises(StoreError, match="nothing is fetched here") as refused:
+            await setting.models.pause_download(BUNDLED, "ops")
+        assert refused.value.code == "store.no_transfer"
+        with pytest.raises(StoreError, match="could be resumed"):
+            await setting.models.resume_download(BUNDLED)
+        path = a_weights_file(tmp_path / "mine" / "tiny.gguf")
+        card = await setting.models.import_file(str(path), ModelId("me/tiny"))
+        with pytest.raises(StoreError, match="complete here"):
+            await setting.models.pause_download(card.model_id, "ops")
+        assert (await setting.models.resume_download(card.model_id)).state == "complete"
+
+    run(story)
+
+
+def test_a_paused_transfer_is_shown_as_such_and_not_pulled_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        setting = Setting(tmp_path)
+        setting.table.put_transfer(
+            TransferReading(
+                node_id=a_node_id(), model_id=BUNDLED, at_s=1.0, phase="paused", done_bytes=7,
+                total_bytes=9, rate_bytes_s=None, eta_s=None, source="hub",
+                paused=Paused(by="ops", at_ms=5),
+            )
+        )  # fmt: skip
+        status = await setting.models.start_download(BUNDLED)
+        assert (status.state, status.done_bytes, status.phase) == ("paused", 7, "paused")
+        assert status.paused is not None
+        assert (status.paused.by, status.paused.at_ms) == ("ops", 5)
+        assert setting.downloads.running == []
 
     run(story)
 

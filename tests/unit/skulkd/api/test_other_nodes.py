@@ -355,6 +355,19 @@ def test_files_are_in_use_only_where_the_instance_runs() -> None:
     with_api(story, nodes.alpha)
 
 
+def test_a_pause_through_another_node_says_who_asked_there() -> None:
+    nodes = TwoNodes()
+
+    async def story(api: Api) -> None:
+        path = f"/store/models/{MODEL}/download"
+        await api.client.post(f"{path}?node=beta")
+        paused = (await api.client.post(f"{path}/pause?node=beta")).json()["paused"]
+        assert paused["by"] == f"loopback at {nodes.alpha.face.name}"
+        assert (await api.client.post(f"{path}/resume?node=beta")).json()["state"] == "running"
+
+    with_api(story, nodes.alpha)
+
+
 def test_downloads_of_one_node_are_its_own() -> None:
     nodes = TwoNodes()
     transfers = {

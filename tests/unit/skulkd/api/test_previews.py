@@ -24,7 +24,8 @@ from tests.support.builders import (
     a_scripted_card,
     a_state,
 )
-from tests.support.fake_ports import FakeModels
+from tests.support.fake_models import FakeModels
+from tests.support.fake_ports import NODE
 
 CARD = a_scripted_card()
 
@@ -46,7 +47,7 @@ def preview(
             node_id=a_node_id(),
             state=Replica(state or a_state()),
             readings=table,
-            models=FakeModels(card),
+            models=FakeModels(NODE, card),
             clock=LoopClock(loop),
             unheard=lambda: unheard,
         )

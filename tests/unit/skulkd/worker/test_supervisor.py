@@ -29,7 +29,9 @@ from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.meters import queue_waits
 from skulkd.core.reconcile import DesiredRunner, RunnerKey
+from skulkd.runtime.choices import Choices, ChoicesFile, KeptChoices
 from skulkd.runtime.clock import LoopClock
+from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks, sleep
 from skulkd.runtime.virtual_time import run_virtual
 from skulkd.worker.engine_run import EngineServices
@@ -40,6 +42,7 @@ from skulkd.worker.launchers.base import (
     ProcessRecord,
     ProcessUsage,
 )
+from skulkd.worker.pauses import Pauses
 from skulkd.worker.reporter import Reporter
 from skulkd.worker.steps import Artifact, MemoryGate
 from skulkd.worker.supervisor import RunnerServices, RunnerSupervisor
@@ -200,6 +203,11 @@ class NoStore:
         raise AssertionError("a script has no files")
 
 
+def no_pauses(table: ReadingsTable, clock: LoopClock) -> Pauses:
+    choices = KeptChoices(ChoicesFile(SimulatedDisk(), Path("/choices.json")), Choices())
+    return Pauses(a_node_id(), choices=choices, table=table, clock=clock)
+
+
 class Bench:
     """One supervisor and what it reports."""
 
@@ -226,6 +234,7 @@ class Bench:
                 gateway=self,
                 clock=clock,
                 tasks=self.tasks,
+                pauses=no_pauses(self.table, clock),
             ),
             gateway=self,
             builds=lambda: (an_engine("scripted"),),

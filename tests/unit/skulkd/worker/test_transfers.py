@@ -1,4 +1,5 @@
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +8,15 @@ import pytest
 
 from protocol.cards import ModelCard
 from protocol.commands import Command, CommandReply, ReportDownload
-from protocol.errors import ClusterError, RequestError, SkulkError, StoreError
+from protocol.errors import ClusterError, ConfigError, RequestError, SkulkError, StoreError
 from protocol.ids import CommandId
 from skulkd.cluster.readings_table import ReadingsTable
+from skulkd.runtime.choices import ChoicesFile, KeptChoices
 from skulkd.runtime.clock import LoopClock
+from skulkd.runtime.simulated_disk import SimulatedDisk
 from skulkd.runtime.tasks import Tasks, sleep
-from skulkd.runtime.virtual_time import run_virtual
+from skulkd.runtime.virtual_time import VirtualLoop, run_virtual
+from skulkd.worker.pauses import Pauses
 from skulkd.worker.reporter import Reporter
 from skulkd.worker.transfers import Transfers
 from store.progress import TransferProgress
@@ -115,6 +119,7 @@ class FakeStore:
         self.found: FakeArtifact | None = None
         self.waited: tuple[tuple[int, int | None], ...] = ()
         self.n_cancelled = 0
+        self.n_begun = 0
 
     def locate(self, card: ModelCard) -> FakeArtifact | None:
         return self.found
@@ -123,6 +128,7 @@ class FakeStore:
         self, card: ModelCard, progress: Callable[[TransferProgress], None] | None = None
     ) -> FakeArtifact:
         assert progress is not None
+        self.n_begun += 1
         for done_bytes, total_bytes in self.waited:
             progress(
                 TransferProgress(
@@ -168,10 +174,19 @@ class Notes:
         self.done.append(done_bytes)
 
 
+def a_disk() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.make_private_directory(Path("/home"))
+    return disk
+
+
 class Bench:
     """Transfers over fakes."""
 
-    def __init__(self, store: FakeStore) -> None:
+    def __init__(self, store: FakeStore, *, disk: SimulatedDisk | None = None) -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        choices_file = ChoicesFile(disk or a_disk(), Path("/home/choices.json"))
+        self.choices = KeptChoices(choices_file, choices_file.read())
         self.gateway = FakeGateway()
         self.table = ReadingsTable()
         self.tasks = Tasks("test", on_death=_fail)
@@ -182,8 +197,9 @@ class Bench:
             table=self.table,
             reporter=self.reporter,
             gateway=self.gateway,
-            clock=LoopClock(asyncio.get_running_loop()),
+            clock=clock,
             tasks=self.tasks,
+            pauses=Pauses(a_node_id(), choices=self.choices, table=self.table, clock=clock),
         )
 
     async def outcomes(self) -> list[tuple[int, str | None]]:
@@ -280,5 +296,150 @@ def test_the_bytes_of_a_node_that_is_waited_for_do_not_count_as_ours() -> None:
         ]
         assert notes.done[:3] == [None, None, 25]
         await bench.tasks.close(1.0)
+
+    run_virtual(story, limit_s=60.0)
+
+
+# ---- Pauses ----
+
+
+def test_a_paused_pull_fetches_nothing_says_who_and_when_and_goes_on() -> None:
+    async def story() -> None:
+        store = FakeStore()
+        bench = Bench(store)
+        bench.transfers.pull(a_card())
+        await sleep(1.5)
+        assert await bench.transfers.pause(MODEL, "loopback")
+        assert store.n_cancelled == 1
+        assert await bench.transfers.pause(MODEL, "another")
+        reading = bench.table.readings.transfers[a_node_id(), MODEL]
+        assert (reading.phase, reading.done_bytes, reading.total_bytes) == ("paused", 50, 100)
+        assert reading.paused is not None
+        assert reading.paused.by == "loopback"
+        await sleep(3600.0)
+        assert store.n_begun == 1
+        assert await bench.transfers.resume(a_card())
+        assert not await bench.transfers.resume(a_card())
+        await sleep(5.0)
+        assert store.n_begun == 2
+        assert bench.table.readings.transfers == {}
+        assert await bench.outcomes() == [(100, None)]
+
+    run_virtual(story, limit_s=7200.0)
+
+
+def test_a_placement_is_told_each_minute_that_it_waits_for_a_paused_transfer() -> None:
+    async def story() -> None:
+        notes = Notes()
+        bench = Bench(FakeStore())
+        placing = bench.tasks.start(bench.transfers.ensure(a_card(), notes.add), name="place")
+        await sleep(1.5)
+        assert await bench.transfers.pause(MODEL, "ops")
+        await sleep(150.0)
+        assert notes.said[-3:] == [
+            f"waiting for a paused transfer (by ops, {minutes} min ago): skulk store resume {MODEL}"
+            for minutes in (0, 1, 2)
+        ]
+        await bench.transfers.resume(a_card())
+        assert (await placing).size_bytes == 100
+        assert await bench.outcomes() == [(100, None)]
+
+    run_virtual(story, limit_s=600.0)
+
+
+def test_a_pause_outlives_the_daemon_and_its_stop() -> None:
+    async def story() -> None:
+        disk = a_disk()
+        before = Bench(FakeStore(), disk=disk)
+        before.transfers.pull(a_card())
+        await sleep(1.5)
+        assert await before.transfers.pause(MODEL, "ops")
+        await before.transfers.end_pulls()
+        await before.outcomes()
+
+        store = FakeStore()
+        after = Bench(store, disk=disk)
+        after.transfers.pauses.show_all()
+        reading = after.table.readings.transfers[a_node_id(), MODEL]
+        assert (reading.phase, reading.done_bytes) == ("paused", 50)
+        placing = after.tasks.start(after.transfers.ensure(a_card()), name="place")
+        await sleep(60.0)
+        assert store.n_begun == 0
+        assert await after.transfers.resume(a_card())
+        assert (await placing).size_bytes == 100
+        await after.outcomes()
+
+    run_virtual(story, limit_s=600.0)
+
+
+def test_resuming_what_nobody_waits_for_pulls_it() -> None:
+    async def story() -> None:
+        bench = Bench(FakeStore())
+        placing = bench.tasks.start(bench.transfers.ensure(a_card()), name="place", essential=False)
+        await sleep(1.5)
+        assert await bench.transfers.pause(MODEL, "ops")
+        placing.cancel()
+        await asyncio.wait([placing])
+        assert (a_node_id(), MODEL) in bench.table.readings.transfers
+        assert await bench.transfers.resume(a_card())
+        assert bench.transfers.pulled() == (MODEL,)
+        await sleep(5.0)
+        assert await bench.outcomes() == [(100, None)]
+
+    run_virtual(story, limit_s=600.0)
+
+
+def test_a_pause_that_loses_the_race_against_the_end_is_no_pause() -> None:
+    async def story() -> None:
+        disk = a_disk()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        disk.stall = loop.stall_job
+        bench = Bench(FakeStore(), disk=disk)
+        assert not await bench.transfers.pause(MODEL, "ops")
+        bench.transfers.pull(a_card())
+        await sleep(3.5)
+        disk.sync_delay_s = 2.0
+        assert not await bench.transfers.pause(MODEL, "ops")
+        assert bench.choices.now.paused == ()
+        assert bench.table.readings.transfers == {}
+        assert await bench.outcomes() == [(100, None)]
+
+    run_virtual(story, limit_s=60.0)
+
+
+def test_a_cancelled_pause_is_given_up_unless_a_placement_waits() -> None:
+    async def story() -> None:
+        bench = Bench(FakeStore())
+        bench.transfers.pull(a_card())
+        await sleep(1.5)
+        await bench.transfers.pause(MODEL, "ops")
+        assert await bench.transfers.cancel_pull(MODEL)
+        assert bench.table.readings.transfers == {}
+        assert not await bench.transfers.resume(a_card())
+
+        placing = bench.tasks.start(bench.transfers.ensure(a_card()), name="place")
+        await sleep(0.5)
+        await bench.transfers.pause(MODEL, "ops")
+        assert not await bench.transfers.cancel_pull(MODEL)
+        assert bench.transfers.pauses.get(MODEL) is not None
+        await bench.transfers.resume(a_card())
+        assert (await placing).size_bytes == 100
+        await bench.outcomes()
+
+    run_virtual(story, limit_s=60.0)
+
+
+def test_a_failing_disk_leaves_the_transfer_running() -> None:
+    async def story() -> None:
+        disk = a_disk()
+        bench = Bench(FakeStore(), disk=disk)
+        bench.transfers.pull(a_card())
+        await sleep(1.5)
+        disk.write_error = OSError(errno.EIO, "the disk fails")
+        with pytest.raises(ConfigError):
+            await bench.transfers.pause(MODEL, "ops")
+        await sleep(5.0)
+        assert await bench.outcomes() == [(100, None)]
 
     run_virtual(story, limit_s=60.0)

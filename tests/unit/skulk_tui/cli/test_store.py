@@ -1,0 +1,107 @@
+"""`skulk store`: transfers paused and resumed, wherever they are."""
+
+import json
+
+from protocol.control_api import InstanceView, PauseView, RunnerView, StateDocument, TransferStatus
+from tests.support.builders import MODEL, a_member, a_node_id
+from tests.support.command_line import skulk
+from tests.support.fake_node import (
+    FakeNode,
+    a_state_document,
+    a_transfer,
+    a_view,
+    document,
+    refusal,
+)
+
+PAUSE = f"/store/models/{MODEL}/download/pause"
+RESUME = f"/store/models/{MODEL}/download/resume"
+PAUSED = PauseView(by="loopback", at_ms=1_767_323_045_000)
+HERE, THERE = a_node_id(1), a_node_id(2)
+
+
+def _two_nodes(*transfers: TransferStatus, waits: bool = False) -> StateDocument:
+    views: tuple[InstanceView, ...] = ()
+    if waits:
+        runner = RunnerView(rank=0, node_id=THERE, attempt=1, phase="download", since_ms=0)
+        views = (a_view("download", runners=(runner,)),)
+    return a_state_document(
+        *views, members={HERE: a_member(1), THERE: a_member(2)}, transfers=transfers
+    )
+
+
+def test_a_transfer_is_paused_where_it_is_and_placements_that_wait_are_named(
+    node: FakeNode,
+) -> None:
+    node.on("GET", "/state", _two_nodes(a_transfer(node_id=THERE), waits=True))
+    node.on("POST", PAUSE, document(a_transfer("paused", paused=PAUSED)))
+    ran = skulk("store", "pause", MODEL, "--json", node=node.url)
+    (item,) = json.loads(ran.out)["items"]
+    assert item["target"] == "box-2"
+    assert item["outcome"].startswith("paused at 50.0 MiB of 100 MiB; placed and waiting for it: ")
+    assert node.asked("POST", PAUSE)[0].query == {"node": [THERE]}
+
+
+def test_a_dry_run_says_what_would_wait_and_changes_nothing(node: FakeNode) -> None:
+    node.on("GET", "/state", _two_nodes(a_transfer(node_id=THERE), waits=True))
+    ran = skulk("store", "pause", MODEL, "--dry-run", node=node.url)
+    assert "would be paused at 50.0 MiB of 100 MiB; placed and waiting for it" in ran.out
+    assert node.asked("POST", PAUSE) == []
+
+
+def test_nothing_to_pause_is_said_by_the_node_with_its_code(node: FakeNode) -> None:
+    node.on("POST", PAUSE, refusal("store.no_transfer", status=409))
+    ran = skulk("store", "pause", MODEL, node=node.url)
+    assert (ran.code, ran.out) == (5, "")
+    assert len(node.asked("POST", PAUSE)) == 1
+
+
+def test_what_is_paused_on_one_of_two_named_nodes_is_partial(node: FakeNode) -> None:
+    node.on("GET", "/state", _two_nodes(a_transfer(node_id=THERE)))
+    node.on(
+        "POST",
+        PAUSE,
+        refusal("store.no_transfer", status=409),
+        document(a_transfer("paused", paused=PAUSED)),
+    )
+    words = ("store", "pause", MODEL, "--on", "box-1", "--on", "BOX-2")
+    ran = skulk(*words, "--json", node=node.url)
+    assert ran.code == 6
+    codes = [(one["target"], one["error_code"]) for one in json.loads(ran.out)["items"]]
+    assert codes == [("box-1", "store.no_transfer"), ("box-2", None)]
+
+
+def test_resume_finds_what_is_paused(node: FakeNode) -> None:
+    paused = a_transfer("paused", node_id=THERE, paused=PAUSED)
+    node.on("GET", "/state", _two_nodes(a_transfer(), paused))
+    node.on("POST", RESUME, document(a_transfer()))
+    ran = skulk("store", "resume", MODEL, node=node.url)
+    assert "box-2" in ran.out
+    assert "resumed at 50.0 MiB of 100 MiB" in ran.out
+    assert [one.query for one in node.asked("POST", RESUME)] == [{"node": [THERE]}]
+
+
+def test_resume_of_what_has_come_meanwhile_is_no_failure(node: FakeNode) -> None:
+    node.on("POST", RESUME, document(a_transfer("complete")))
+    ran = skulk("store", "resume", MODEL, node=node.url)
+    assert (ran.code, "is complete already" in ran.out) == (0, True)
+
+
+def test_a_pull_of_what_is_paused_ends_and_says_who_and_how_to_go_on(node: FakeNode) -> None:
+    paused = a_transfer("paused", paused=PAUSED)
+    node.on("POST", f"/store/models/{MODEL}/download", document(paused, status=202))
+    node.on("GET", f"/store/models/{MODEL}/download/status", paused)
+    ran = skulk("models", "pull", MODEL, node=node.url)
+    assert (ran.code, ran.out) == (8, "")
+    assert "paused, by loopback" in ran.err
+    assert f"skulk store resume {MODEL}" in ran.err
+
+
+def test_status_shows_what_is_paused_and_by_whom(node: FakeNode) -> None:
+    paused = a_transfer("paused", phase="paused", paused=PAUSED)
+    node.on("GET", "/state", _two_nodes(paused))
+    assert "paused" in skulk("status", node=node.url).out
+    (item,) = json.loads(skulk("status", "--json", node=node.url).out)["items"]
+    (transfer,) = item["transfers"]
+    assert (transfer["state"], transfer["paused_by"]) == ("paused", "loopback")
+    assert transfer["paused_at"] == "2026-01-02T03:04:05.000Z"
