@@ -1,8 +1,9 @@
 """Chats in every dialect: from a request to an instance, and its frames back to the client.
 
 A stream commits its status at once, so that bytes flow however long the prompt takes; what goes
-wrong after that is its first or last event. A whole answer commits nothing before it is there, so
-every failure has its own status.
+wrong after that is its first or last event. Where clients of the dialect go by the status, it is
+held back for a moment, in which a prompt that is too long is refused by it. A whole answer commits
+nothing before it is there, so every failure has its own status.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ from skulkd.api.errors import bug, envelope, invalid_body
 from skulkd.api.http import Answer, Principal, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.interrupt import Interruptible, stopping
 from skulkd.api.json_body import decode_object
-from skulkd.api.open_stream import OpenStream, Writers
+from skulkd.api.open_stream import OpenStream, ServedStream, Writers
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.query import MAX_DIGITS, whole_number
 from skulkd.api.selection import Sight, choose
@@ -192,7 +193,7 @@ class ChatService:
         task = call.task
         if task.stream:
             writers = ((task, call.stream(self._now_s())),)
-            return self._stream(request, call, candidates, writers)
+            return await self._stream(request, call, candidates, writers)
         answer = call.answer(self._now_s())
         return await self._whole(
             request,
@@ -208,7 +209,7 @@ class ChatService:
         fields = await decode_object(await request.body())
         call, candidates = self._admitted(request, fields, parse)
         if call.task.stream:
-            return self._stream(request, call, candidates, self._writers(call))
+            return await self._stream(request, call, candidates, self._writers(call))
         tasks, answer = call.tasks, call.answer(self._now_s())
         return await self._whole(
             request,
@@ -338,52 +339,70 @@ class ChatService:
             await frames.aclose()
         raise AssertionError(_NO_TERMINAL)  # `_frames` gives one
 
-    def _stream(
+    async def _stream(
         self,
         request: Request,
         call: ChatCall,
         candidates: tuple[Instance, ...],
         writers: Writers,
     ) -> StreamReply:
+        """Answer with a stream.
+
+        Raises:
+            SkulkError: What it is refused with, in the dialects that are told by a status.
+        """
+        if not call.refuses_by_status:
+
+            async def run(send: Send) -> None:
+                await self._begin(request, call, candidates, writers).follow(send)
+
+            return StreamReply(run=run, headers=stream_headers(call.framing))
+        served = self._begin(request, call, candidates, writers)
+        await served.admitted(self._deps.stream_limits.hold_s)
+        return StreamReply(run=served.follow, headers=stream_headers(call.framing))
+
+    def _begin(
+        self,
+        request: Request,
+        call: ChatCall,
+        candidates: tuple[Instance, ...],
+        writers: Writers,
+    ) -> ServedStream:
+        """Have a stream served; its events gather until somebody follows it."""
         task = call.task
+        _, writer = writers[0]
+        events = EventStream(
+            request.connection,
+            clock=self._deps.clock,
+            limits=self._deps.stream_limits,
+            turn=self._turn,
+            name=task.command_id,
+            keep_alive=writer.keep_alive,
+        )
+        if writer.opening:
+            events.put(writer.opening)
+        kept = self._kept.open(task.command_id, request.principal.name, events, call.framing)
+        meter = self._meters.begin(candidates[0].model_id, call.dialect)
+        stream = OpenStream(call, writers, kept, request, meter)
+        self._open[task.command_id] = stream
+        producer = self._deps.tasks.start(
+            self._produce(candidates, stream), name=f"chat {task.command_id}", essential=False
+        )
 
-        async def run(send: Send) -> None:
-            _, writer = writers[0]
-            events = EventStream(
-                request.connection,
-                clock=self._deps.clock,
-                limits=self._deps.stream_limits,
-                turn=self._turn,
-                name=task.command_id,
-                keep_alive=writer.keep_alive,
-            )
-            if writer.opening:
-                events.put(writer.opening)
-            kept = self._kept.open(task.command_id, request.principal.name, events, call.framing)
-            meter = self._meters.begin(candidates[0].model_id, call.dialect)
-            stream = OpenStream(call, writers, kept, request, meter)
-            self._open[task.command_id] = stream
-            producer = self._deps.tasks.start(
-                self._produce(candidates, stream),
-                name=f"chat {task.command_id}",
-                essential=False,
-            )
-
-            def on_lost() -> None:
-                events.lose()
+        def end() -> None:
+            request.connection.on_lost(None)
+            del self._open[task.command_id]
+            if not producer.done():
                 producer.cancel()
+            stream.close()
 
-            request.connection.on_lost(on_lost)
-            try:
-                await events.run(send)
-            finally:
-                request.connection.on_lost(None)
-                del self._open[task.command_id]
-                if not producer.done():
-                    producer.cancel()
-                stream.close()
+        def on_lost() -> None:
+            events.lose()
+            producer.cancel()
+            stream.close()
 
-        return StreamReply(run=run, headers=stream_headers(call.framing))
+        request.connection.on_lost(on_lost)
+        return ServedStream(events=events, stream=stream, end=end)
 
     async def _read_on(self, request: Request, send: Send, kept: KeptStream, offset: int) -> None:
         events = EventStream(

@@ -1,7 +1,9 @@
 """A chat's stream while it is served: each of its choices puts events, and it ends once."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Final, final
 
 from protocol.data_frames import Chunk, Finished, Frame, Started, Terminal
@@ -10,10 +12,12 @@ from protocol.tasks import ChatTask
 from skulkd.api.choices import usage_of_all
 from skulkd.api.dialects.chat_dialect import ChatCall, StreamWriter
 from skulkd.api.errors import envelope
-from skulkd.api.http import Request
+from skulkd.api.http import Request, Send
 from skulkd.api.interrupt import client_gone
 from skulkd.api.request_meters import RequestMeter
+from skulkd.api.sse import EventStream
 from skulkd.api.streams import KeptStream
+from skulkd.runtime.tasks import timeout
 
 Writers = tuple[tuple[ChatTask, StreamWriter], ...]
 """Of each choice: what serves it, and what writes it."""
@@ -44,11 +48,34 @@ class OpenStream:
         self.kept: Final = kept
         self.choices: Final = tuple(OpenChoice(self, task, writer) for task, writer in writers)
         self._request = request
+        self._held: asyncio.Event | None = None
+        """Set once an engine has begun; None where nobody waits for that."""
+        self._refusal: SkulkError | None = None
         self._finished: list[Finished] = []
         """Of the choices that have."""
         kept.put_all(writers[0][1].begin())
         self.producer: asyncio.Task[None] | None = None
         """Of a stream without a connection, whose end would end it."""
+
+    async def refusal(self, within_s: float) -> SkulkError | None:
+        """Wait until an engine has begun, at most for so long.
+
+        Returns:
+            What the request is to be refused with, where it failed before: no event says so then.
+        """
+        if self.kept.ended_at_s is not None:
+            return None
+        held = self._held = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            async with timeout(within_s):
+                await held.wait()
+        self._held = None
+        return self._refusal
+
+    def begin(self) -> None:
+        """Note that an engine has begun; what goes wrong from now on is an event."""
+        if self._held is not None:
+            self._held.set()
 
     def finish(self, writer: StreamWriter, finished: Finished) -> None:
         """End a choice well, and the stream with the last of them."""
@@ -64,11 +91,15 @@ class OpenStream:
         """Make an error the last event, unless it is over."""
         if self.kept.ended_at_s is not None:
             return
-        body = envelope(reason, dialect=self.call.dialect, command_id=self._request.command_id)
-        self.kept.put_all(self.choices[0].writer.fail(body))
+        if self._held is not None and not self._held.is_set():
+            self._refusal = reason
+            self._held.set()
+        else:
+            body = envelope(reason, dialect=self.call.dialect, command_id=self._request.command_id)
+            self.kept.put_all(self.choices[0].writer.fail(body))
+            self._request.connection.close_after_response()
         self.kept.end()
         self.meter.end(reason.code)
-        self._request.connection.close_after_response()
 
     def interrupt(self, reason: SkulkError) -> None:
         """End it with an error from outside."""
@@ -79,6 +110,39 @@ class OpenStream:
     def close(self) -> None:
         """See that it has an end: its producer has been ended, or its client has gone."""
         self.fail(client_gone())
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedStream:
+    """A stream that is being served to an HTTP client."""
+
+    events: EventStream
+    stream: OpenStream
+    end: Callable[[], None]
+    """Called once, when nobody follows it any more."""
+
+    async def admitted(self, within_s: float) -> None:
+        """Wait until an engine has begun, at most for so long.
+
+        Raises:
+            SkulkError: What the request is refused with: it has failed before, and is at its end.
+        """
+        try:
+            refusal = await self.stream.refusal(within_s)
+        except BaseException:
+            self.end()
+            raise
+        if refusal is not None:
+            self.end()
+            raise refusal
+
+    async def follow(self, send: Send) -> None:
+        """Send its events until it is over or its client has gone."""
+        try:
+            await self.events.run(send)
+        finally:
+            self.end()
 
 
 @final
@@ -117,6 +181,7 @@ class OpenChoice:
                 if pace.is_full:
                     await pace.room()
             elif isinstance(frame, Started):
+                self.stream.begin()
                 kept.put_all(writer.start(frame))
             else:
                 if isinstance(frame, Finished):

@@ -39,6 +39,9 @@ class StreamLimits:
 
     keep_alive_s: float = 10.0
     """Silence after which it is filled; with the check interval, at most 15 s."""
+    hold_s: float = 1.0
+    """How long the status of a stream may wait for its engine, in dialects that go by it: enough
+    to count a prompt, and short for one that is queued."""
     stall_s: float = 30.0
     """How long a send may wait for the reader."""
     buffer_bytes: int = 1 << 20

@@ -1,5 +1,6 @@
 """Acceptance cases A38 to A45 as far as messages go, over real sockets."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -10,8 +11,8 @@ from protocol.data_frames import Chunk, Failed, Finished, Started, ToolCallDelta
 from protocol.errors import ErrorBody
 from skulkd.api.app import create_app
 from skulkd.runtime.tasks import Tasks
-from tests.support.api_harness import Api, with_api
-from tests.support.fake_ports import NODE, USAGE, FakeDaemon, make_card, make_instance
+from tests.support.api_harness import Api, request_bytes, until, with_api
+from tests.support.fake_ports import NODE, USAGE, FakeDaemon, Pause, make_card, make_instance
 from tests.support.two_nodes import TwoNodes
 
 MESSAGES = "/v1/messages"
@@ -264,6 +265,37 @@ def test_a45_error_envelope_for_all_failures() -> None:
         refusal_of(reply, 404, "not_found_error")
         api.daemon.inference.script = [GONE]
         refusal_of(await ask(api), 503, "overloaded_error")
+
+    with_api(story)
+
+
+def test_a24_a_stream_that_is_refused_before_it_began_has_the_status_of_its_error() -> None:
+    too_long = ErrorBody(code="request.context_length_exceeded", message="600 of 512 tokens")
+    busy = ErrorBody(code="engine.busy", message="2 run and 8 wait", retry_after_s=3)
+
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = [Failed(too_long)]
+        told = refusal_of(await ask(api, stream=True), 400, "invalid_request_error")
+        assert "prompt is too long" in told
+        assert "600 of 512" in told
+        api.daemon.inference.script = [Failed(busy)]
+        reply = await ask(api, stream=True)
+        refusal_of(reply, 503, "overloaded_error")
+        assert reply.headers["retry-after"] == "3"
+        assert api.app.n_open == 0
+
+    with_api(story)
+
+
+def test_a_client_that_goes_before_its_stream_began_frees_everything() -> None:
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = [Pause(30)]
+        data = request_bytes("POST", MESSAGES, body_of(stream=True))
+        _, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(data)
+        await until(lambda: bool(api.daemon.inference.running))
+        writer.close()
+        await until(lambda: not api.daemon.inference.running and not api.app.n_open)
 
     with_api(story)
 

@@ -76,7 +76,7 @@ def a_thinking_daemon() -> FakeDaemon:
 
 def test_a46_ndjson_is_pure() -> None:
     daemon = FakeDaemon()
-    daemon.stream_limits = StreamLimits(keep_alive_s=0.1, check_s=0.05)
+    daemon.stream_limits = StreamLimits(keep_alive_s=0.1, check_s=0.05, hold_s=0.02)
     text = "a\n\nb\u2028c\x85d"
     daemon.inference.script = [Pause(0.4), Started(7), Chunk(text), Finished("stop", USAGE)]
 
@@ -385,10 +385,14 @@ def test_a24_a_prompt_that_is_too_long_is_an_error_in_this_form() -> None:
     daemon.inference.script = [Failed(error)]
 
     async def story(api: Api) -> None:
+        for stream in (True, False):
+            refused = error_of(await chat(api, stream=stream), 400)
+            assert "600 tokens, the window is 512" in refused
+        api.daemon.inference.script = [Pause(0.1), Failed(error)]
         (line,) = lines_of(await chat(api))
-        assert "600 tokens, the window is 512" in line["error"]
-        error_of(await chat(api, stream=False), 400)
+        assert "600 tokens, the window is 512" in line["error"], "its status was out by then"
 
+    daemon.stream_limits = StreamLimits(hold_s=0.05)
     with_api(story, daemon)
 
 

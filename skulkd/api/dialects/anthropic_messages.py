@@ -54,6 +54,11 @@ class AnthropicCall:
         return SSE
 
     @property
+    def refuses_by_status(self) -> bool:
+        """Clients look at the status before they read a stream."""
+        return True
+
+    @property
     def shrinks_to_window(self) -> bool:
         """Agents ask for the budget of models with far larger windows."""
         return True

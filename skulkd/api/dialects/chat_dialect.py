@@ -88,6 +88,11 @@ class ChatCall(Protocol):
         ...
 
     @property
+    def refuses_by_status(self) -> bool:
+        """A stream that fails before an engine has begun gets a status; else its first event."""
+        ...
+
+    @property
     def shrinks_to_window(self) -> bool:
         """A `max_tokens` that the window cannot hold means what is left of it; else a refusal."""
         ...

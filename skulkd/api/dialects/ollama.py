@@ -78,6 +78,11 @@ class OllamaCall:
         return NDJSON
 
     @property
+    def refuses_by_status(self) -> bool:
+        """Clients look at the status before they read a stream."""
+        return True
+
+    @property
     def shrinks_to_window(self) -> bool:
         """Front ends ask for more than there is room for, and mean all of it."""
         return True

@@ -48,6 +48,11 @@ class BenchCall:
         return self.call.task
 
     @property
+    def refuses_by_status(self) -> bool:
+        """There is no stream."""
+        return self.call.refuses_by_status
+
+    @property
     def shrinks_to_window(self) -> bool:
         """A budget that cannot be is refused."""
         return self.call.shrinks_to_window

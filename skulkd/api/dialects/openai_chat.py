@@ -7,7 +7,7 @@ Fields that nobody here knows are ignored, and null means absent: client librari
 import json
 from dataclasses import dataclass
 from itertools import starmap
-from typing import Any, Final, Literal, cast, final
+from typing import Final, Literal, cast, final
 
 from protocol.errors import RequestError
 from protocol.ids import CommandId
@@ -15,7 +15,6 @@ from protocol.tasks import (
     ChatMessage,
     ChatRole,
     ChatTask,
-    ResponseFormat,
     ToolCall,
     ToolDefinition,
 )
@@ -35,8 +34,9 @@ from skulkd.api.dialects.fields import (
 )
 from skulkd.api.dialects.framing import SSE, Framing
 from skulkd.api.dialects.openai_chat_output import ChatAnswer, ChatStream
-from skulkd.api.dialects.openai_choices import UsageTally, choices_of, read_n
+from skulkd.api.dialects.openai_choices import UsageTally, choices_of, head_of, read_n
 from skulkd.api.dialects.openai_generation import (
+    read_format,
     read_include_usage,
     read_sampling,
     read_stop,
@@ -83,23 +83,21 @@ class OpenAiCall:
         return SSE
 
     @property
+    def refuses_by_status(self) -> bool:
+        """A failure is the first event, as this dialect's clients look for it."""
+        return False
+
+    @property
     def shrinks_to_window(self) -> bool:
         """A budget that cannot be is refused."""
         return False
 
     def streams(self, created_s: int) -> tuple[ChatStream, ...]:
         """Make what turns frames into events, for each choice."""
+        head = head_of(self.task, created_s, include_usage=self.include_usage)
         tally = UsageTally(len(self.tasks), len(self.tasks))
         return tuple(
-            ChatStream(
-                command_id=self.task.command_id,
-                model_id=self.task.model_id,
-                created_s=created_s,
-                include_usage=self.include_usage,
-                logprobs=self.task.logprobs is not None,
-                choice=choice,
-                tally=tally,
-            )
+            ChatStream(head, choice, tally, logprobs=self.task.logprobs is not None)
             for choice in range(len(self.tasks))
         )
 
@@ -109,12 +107,7 @@ class OpenAiCall:
 
     def answer(self, created_s: int) -> ChatAnswer:
         """Make what gathers frames into a whole answer."""
-        return ChatAnswer(
-            command_id=self.task.command_id,
-            model_id=self.task.model_id,
-            created_s=created_s,
-            n_choices=len(self.tasks),
-        )
+        return ChatAnswer(head_of(self.task, created_s), n_choices=len(self.tasks))
 
 
 def parse_chat(body: Fields, *, command_id: CommandId) -> OpenAiCall:
@@ -139,7 +132,7 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> OpenAiCall:
         tools=tools,
         tool_choice=_tool_choice(body.get("tool_choice"), tools),
         parallel_tool_calls=read_flag(body, "parallel_tool_calls"),
-        response_format=_response_format(body.get("response_format")),
+        response_format=read_format(body.get("response_format"), "response_format", "json_schema"),
         enable_thinking=read_flag(body, "enable_thinking"),
         reasoning_effort=read_text(body, "reasoning_effort"),
         stream=stream,
@@ -303,25 +296,3 @@ def _tool_choice(value: object, tools: tuple[ToolDefinition, ...]) -> str:
             details={"param": "tool_choice"},
         )
     return f"={name}"
-
-
-def _response_format(value: object) -> ResponseFormat | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        wrong("response_format", "an object", value)
-    wanted = cast("Fields", value)
-    kind = wanted.get("type")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return ResponseFormat(kind="json_object")
-    if kind != "json_schema":
-        wrong("response_format.type", "text, json_object or json_schema", kind)
-    described = wanted.get("json_schema")
-    if not isinstance(described, dict):
-        wrong("response_format.json_schema", "an object with a `schema`", described)
-    schema = cast("Fields", described).get("schema")
-    if not isinstance(schema, dict):
-        wrong("response_format.json_schema.schema", "a JSON schema", schema)
-    return ResponseFormat(kind="json_schema", json_schema=cast("dict[str, Any]", schema))

@@ -9,10 +9,10 @@ from itertools import starmap
 from typing import Any, Final, final
 
 from protocol.data_frames import Chunk, Finished, Started, TokenLogprob, ToolCallDelta, Usage
-from protocol.ids import CommandId, ModelId
+from protocol.ids import CommandId
 from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
 from skulkd.api.dialects.json_text import escaped
-from skulkd.api.dialects.openai_choices import UsageTally
+from skulkd.api.dialects.openai_choices import AnswerHead, UsageTally
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -32,13 +32,10 @@ class ChatStream:
     """Turns one task's frames into events.
 
     Args:
-        command_id: The id of every event.
-        model_id: As the client wrote it.
-        created_s: Seconds since 1970; the same in every event.
-        include_usage: Whether a trailer with the token counts was asked for.
-        logprobs: Whether events carry the field at all.
+        head: Of every event.
         choice: Which one of the request's.
-        tally: Of all its choices; the last of them to finish gives the trailer.
+        tally: Of all its choices; the last of them to finish gives the token counts.
+        logprobs: Whether events carry the field at all.
     """
 
     __slots__ = (
@@ -46,21 +43,15 @@ class ChatStream:
         "_tail", "_tally",
     )  # fmt: skip
 
-    def __init__(
-        self, *, command_id: CommandId, model_id: ModelId, created_s: int, include_usage: bool,
-        logprobs: bool, choice: int, tally: UsageTally,
-    ) -> None:  # fmt: skip
-        self._command_id = command_id
-        self._head = (
-            f'data: {{"id":"{command_id}","object":"chat.completion.chunk","created":{created_s},'
-            f'"model":{json.dumps(model_id)},'
-        ).encode()
-        usage = ',"usage":null' if include_usage else ""
+    def __init__(self, head: AnswerHead, choice: int, tally: UsageTally, *, logprobs: bool) -> None:
+        self._command_id = head.command_id
+        self._head = head.event("chat.completion.chunk")
+        usage = ',"usage":null' if head.include_usage else ""
         self._middle = self._head + b'"choices":[{"index":%d,"delta":{' % choice
         self._open = self._middle + b'"content":'
         no_logprobs = b',"logprobs":null' if logprobs else b""
         self._tail = b"}%b" % no_logprobs + b',"finish_reason":null}]%b}\n\n' % usage.encode()
-        self._include_usage = include_usage
+        self._include_usage = head.include_usage
         self._is_first = True
         self._choice = choice
         self._tally = tally
@@ -131,16 +122,12 @@ class ChatStream:
 
 @final
 class ChatAnswer:
-    """Gathers the frames of all choices into a whole answer; arguments as for `ChatStream`."""
+    """Gathers the frames of all choices into a whole answer."""
 
-    __slots__ = ("_choices", "_command_id", "_created_s", "_model_id")
+    __slots__ = ("_choices", "_head")
 
-    def __init__(
-        self, *, command_id: CommandId, model_id: ModelId, created_s: int, n_choices: int
-    ) -> None:
-        self._command_id = command_id
-        self._model_id = model_id
-        self._created_s = created_s
+    def __init__(self, head: AnswerHead, *, n_choices: int) -> None:
+        self._head = head
         self._choices = tuple(_GatheredChoice() for _ in range(n_choices))
 
     def add(self, chunk: Chunk, choice: int = 0) -> None:
@@ -158,10 +145,7 @@ class ChatAnswer:
             tally.add(index, terminal.usage)
             choices.append(self._choices[index].document(index, terminal))
         document = {
-            "id": self._command_id,
-            "object": "chat.completion",
-            "created": self._created_s,
-            "model": self._model_id,
+            **self._head.fields("chat.completion"),
             "choices": choices,
             "usage": usage_object(tally.total),
         }

@@ -3,10 +3,12 @@
 Choices are numbered prompt by prompt: of `n` choices a prompt, those of the first come first.
 """
 
-from typing import Final, final
+import json
+from dataclasses import dataclass
+from typing import Any, Final, final
 
 from protocol.data_frames import Usage
-from protocol.ids import further_command_id
+from protocol.ids import CommandId, ModelId, further_command_id
 from protocol.tasks import ChatTask
 from skulkd.api.dialects.fields import Fields, read_integer
 
@@ -49,6 +51,44 @@ def _choice(task: ChatTask, choice: int, number: int) -> ChatTask:
         sampling = sampling.model_copy(update={"seed": (sampling.seed + number) & 0xFFFFFFFF})
     command_id = further_command_id(task.command_id, choice)
     return task.model_copy(update={"command_id": command_id, "sampling": sampling})
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerHead:
+    """What an answer, and each event of a stream, says of its request."""
+
+    command_id: CommandId
+    model_id: ModelId
+    """As the client wrote it."""
+    created_s: int
+    """Seconds since 1970; the same in every event."""
+    include_usage: bool
+    """A stream is to end with the token counts."""
+
+    def fields(self, kind: str) -> dict[str, Any]:
+        """Give it as members; `kind` says what the object is."""
+        return {
+            "id": self.command_id,
+            "object": kind,
+            "created": self.created_s,
+            "model": self.model_id,
+        }
+
+    def event(self, kind: str) -> bytes:
+        """Write how an event begins; members follow."""
+        written = json.dumps(self.fields(kind), separators=(",", ":"))
+        return f"data: {written[:-1]},".encode()
+
+
+def head_of(task: ChatTask, created_s: int, *, include_usage: bool = False) -> AnswerHead:
+    """Give the head of the answer to a request, known by its first task."""
+    return AnswerHead(
+        command_id=task.command_id,
+        model_id=task.model_id,
+        created_s=created_s,
+        include_usage=include_usage,
+    )
 
 
 @final

@@ -20,7 +20,13 @@ from skulkd.api.dialects.fields import (
     wrong,
 )
 from skulkd.api.dialects.framing import SSE, Framing
-from skulkd.api.dialects.openai_choices import MAX_CHOICES, UsageTally, choices_of, read_n
+from skulkd.api.dialects.openai_choices import (
+    MAX_CHOICES,
+    UsageTally,
+    choices_of,
+    head_of,
+    read_n,
+)
 from skulkd.api.dialects.openai_completions_output import CompletionAnswer, CompletionStream
 from skulkd.api.dialects.openai_generation import read_include_usage, read_sampling, read_stop
 
@@ -58,23 +64,21 @@ class CompletionCall:
         return SSE
 
     @property
+    def refuses_by_status(self) -> bool:
+        """A failure is the first event, as this dialect's clients look for it."""
+        return False
+
+    @property
     def shrinks_to_window(self) -> bool:
         """A budget that cannot be is refused."""
         return False
 
     def streams(self, created_s: int) -> tuple[CompletionStream, ...]:
         """Make what turns frames into events, for each choice."""
+        head = head_of(self.task, created_s, include_usage=self.include_usage)
         tally = UsageTally(len(self.tasks), self.n_each)
         return tuple(
-            CompletionStream(
-                command_id=self.task.command_id,
-                model_id=task.model_id,
-                created_s=created_s,
-                include_usage=self.include_usage,
-                choice=choice,
-                tally=tally,
-                echo=self._echo(task),
-            )
+            CompletionStream(head, choice, tally, echo=self._echo(task))
             for choice, task in enumerate(self.tasks)
         )
 
@@ -85,9 +89,7 @@ class CompletionCall:
     def answer(self, created_s: int) -> CompletionAnswer:
         """Make what gathers frames into a whole answer."""
         return CompletionAnswer(
-            command_id=self.task.command_id,
-            model_id=self.task.model_id,
-            created_s=created_s,
+            head_of(self.task, created_s),
             n_each=self.n_each,
             echoes=tuple(self._echo(task) for task in self.tasks),
         )

@@ -5,7 +5,6 @@ from itertools import accumulate
 from typing import Any, Final, final
 
 from protocol.data_frames import Chunk, Finished, Started, TokenLogprob
-from protocol.ids import CommandId, ModelId
 from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
 from skulkd.api.dialects.json_text import escaped
 from skulkd.api.dialects.openai_chat_output import (
@@ -16,7 +15,7 @@ from skulkd.api.dialects.openai_chat_output import (
     usage_object,
     written_end,
 )
-from skulkd.api.dialects.openai_choices import UsageTally
+from skulkd.api.dialects.openai_choices import AnswerHead, UsageTally
 
 _NO_LOGPROBS: Final = b"null"
 _DUMP: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -27,12 +26,9 @@ class CompletionStream:
     """Turns the frames of one choice into events.
 
     Args:
-        command_id: The id of every event.
-        model_id: As the client wrote it.
-        created_s: Seconds since 1970; the same in every event.
-        include_usage: Whether a trailer with the token counts was asked for.
+        head: Of every event.
         choice: Which one of the request's.
-        tally: Of all its choices; the last of them to finish gives the trailer.
+        tally: Of all its choices; the last of them to finish gives the token counts.
         echo: The text that goes before the model's own.
     """
 
@@ -41,18 +37,12 @@ class CompletionStream:
         "_offset", "_tally",
     )  # fmt: skip
 
-    def __init__(
-        self, *, command_id: CommandId, model_id: ModelId, created_s: int, include_usage: bool,
-        choice: int, tally: UsageTally, echo: str,
-    ) -> None:  # fmt: skip
-        self._command_id = command_id
-        self._head = (
-            f'data: {{"id":"{command_id}","object":"text_completion","created":{created_s},'
-            f'"model":{json.dumps(model_id)},'
-        ).encode()
+    def __init__(self, head: AnswerHead, choice: int, tally: UsageTally, *, echo: str) -> None:
+        self._command_id = head.command_id
+        self._head = head.event("text_completion")
         self._middle = self._head + b'"choices":[{"index":%d,"text":' % choice
-        self._end = b',"usage":null}\n\n' if include_usage else b"}\n\n"
-        self._include_usage = include_usage
+        self._end = b',"usage":null}\n\n' if head.include_usage else b"}\n\n"
+        self._include_usage = head.include_usage
         self._choice = choice
         self._tally = tally
         self._echo = echo
@@ -116,24 +106,15 @@ class CompletionAnswer:
     """Gathers the frames of all choices into a whole answer.
 
     Args:
-        command_id: Its id.
-        model_id: As the client wrote it.
-        created_s: Seconds since 1970.
+        head: What it says of its request.
         n_each: Choices a prompt.
         echoes: Of each choice, the text that goes before the model's own.
     """
 
-    __slots__ = (
-        "_command_id", "_created_s", "_echoes", "_logprobs", "_model_id", "_n_each", "_texts"
-    )  # fmt: skip
+    __slots__ = ("_echoes", "_head", "_logprobs", "_n_each", "_texts")
 
-    def __init__(
-        self, *, command_id: CommandId, model_id: ModelId, created_s: int, n_each: int,
-        echoes: tuple[str, ...],
-    ) -> None:  # fmt: skip
-        self._command_id = command_id
-        self._model_id = model_id
-        self._created_s = created_s
+    def __init__(self, head: AnswerHead, *, n_each: int, echoes: tuple[str, ...]) -> None:
+        self._head = head
         self._n_each = n_each
         self._echoes = echoes
         self._texts: tuple[list[str], ...] = tuple([echo] for echo in echoes)
@@ -166,10 +147,7 @@ class CompletionAnswer:
                 }
             )
         document = {
-            "id": self._command_id,
-            "object": "text_completion",
-            "created": self._created_s,
-            "model": self._model_id,
+            **self._head.fields("text_completion"),
             "choices": choices,
             "usage": usage_object(tally.total),
         }

@@ -1,8 +1,8 @@
 """What requests of OpenAI's dialect say alike about how to generate. Pure."""
 
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from protocol.tasks import Sampling
+from protocol.tasks import ResponseFormat, Sampling
 from skulkd.api.dialects.fields import (
     Fields,
     read_flag,
@@ -78,6 +78,43 @@ def read_include_usage(body: Fields) -> bool:
     if not isinstance(options, dict):
         wrong("stream_options", "an object", options)
     return read_flag(cast("Fields", options), "include_usage") or False
+
+
+def read_format(
+    value: object, place: str, described_by: str | None = None
+) -> ResponseFormat | None:
+    """Read the form that an answer is to have; None where it may have any.
+
+    Args:
+        value: What describes it.
+        place: Where in the request it stands.
+        described_by: The member that holds the schema and its name; None for the value itself.
+
+    Raises:
+        RequestError: `request.invalid`.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        wrong(place, "an object", value)
+    wanted = cast("Fields", value)
+    kind = wanted.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return ResponseFormat(kind="json_object")
+    if kind != "json_schema":
+        wrong(f"{place}.type", "text, json_object or json_schema", kind)
+    if described_by is not None:
+        place = f"{place}.{described_by}"
+        described = wanted.get(described_by)
+        if not isinstance(described, dict):
+            wrong(place, "an object with a `schema`", described)
+        wanted = cast("Fields", described)
+    schema = wanted.get("schema")
+    if not isinstance(schema, dict):
+        wrong(f"{place}.schema", "a JSON schema", schema)
+    return ResponseFormat(kind="json_schema", json_schema=cast("dict[str, Any]", schema))
 
 
 def _seed(body: Fields) -> int | None:

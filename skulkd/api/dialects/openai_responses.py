@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast, final
 
 from protocol.ids import CommandId
-from protocol.tasks import ChatTask, ResponseFormat, ToolDefinition
+from protocol.tasks import ChatTask, ToolDefinition
 from skulkd.api.dialects.fields import (
     MAX_TOKENS,
     MAX_TOOLS,
@@ -27,7 +27,7 @@ from skulkd.api.dialects.fields import (
 )
 from skulkd.api.dialects.framing import SSE, Framing
 from skulkd.api.dialects.openai_chat import MAX_TOP_LOGPROBS
-from skulkd.api.dialects.openai_generation import read_sampling
+from skulkd.api.dialects.openai_generation import read_format, read_sampling
 from skulkd.api.dialects.openai_responses_input import Conversation, offered_name
 from skulkd.api.dialects.openai_responses_output import (
     ResponseAnswer,
@@ -73,6 +73,11 @@ class ResponsesCall:
     def framing(self) -> Framing:
         """Events with names."""
         return SSE
+
+    @property
+    def refuses_by_status(self) -> bool:
+        """A failure is the first event, as this dialect's clients look for it."""
+        return False
 
     @property
     def shrinks_to_window(self) -> bool:
@@ -121,7 +126,7 @@ def parse_responses(body: Fields, *, command_id: CommandId) -> ResponsesCall:
         tools=tuple(offer.tools.values()),
         tool_choice=offer.choice,
         parallel_tool_calls=read_flag(body, "parallel_tool_calls"),
-        response_format=_response_format(body),
+        response_format=read_format(_object(body, "text").get("format"), "text.format"),
         enable_thinking=read_flag(body, "enable_thinking"),
         reasoning_effort=_effort(body),
         stream=read_flag(body, "stream") or False,
@@ -186,26 +191,6 @@ def _metadata(body: Fields) -> Fields:
         if not isinstance(value, str) or len(value) > _MAX_METADATA_CHARS:
             wrong("metadata", f"strings of at most {_MAX_METADATA_CHARS} characters", value)
     return metadata
-
-
-def _response_format(body: Fields) -> ResponseFormat | None:
-    value = _object(body, "text").get("format")
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        wrong("text.format", "an object", value)
-    wanted = cast("Fields", value)
-    kind = wanted.get("type")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return ResponseFormat(kind="json_object")
-    if kind != "json_schema":
-        wrong("text.format.type", "text, json_object or json_schema", kind)
-    schema = wanted.get("schema")
-    if not isinstance(schema, dict):
-        wrong("text.format.schema", "a JSON schema", schema)
-    return ResponseFormat(kind="json_schema", json_schema=cast("dict[str, Any]", schema))
 
 
 # ---- Tools ---------------------------------------------------------------------------------

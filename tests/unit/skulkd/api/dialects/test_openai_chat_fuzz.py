@@ -16,7 +16,7 @@ from protocol.tasks import ChatTask
 from skulkd.api.dialects.fields import MAX_MESSAGES
 from skulkd.api.dialects.openai_chat import parse_chat
 from skulkd.api.dialects.openai_chat_output import ChatAnswer, ChatStream
-from skulkd.api.dialects.openai_choices import UsageTally
+from skulkd.api.dialects.openai_choices import AnswerHead, UsageTally
 from tests.support.junk import Place, places, with_junk
 
 COMMAND = CommandId("aaaaaa-aaaaaaaaaaaaaaaaaaaa")
@@ -127,16 +127,14 @@ def test_any_text_is_carried_whole_by_events_and_by_the_answer(
     texts: list[str], include_usage: bool
 ) -> None:
     texts = [text for text in texts if text]
-    stream = ChatStream(
+    head = AnswerHead(
         command_id=COMMAND,
         model_id=ModelId('a/"b'),
         created_s=1,
         include_usage=include_usage,
-        logprobs=False,
-        choice=0,
-        tally=UsageTally(),
     )
-    answer = ChatAnswer(command_id=COMMAND, model_id=ModelId("a/b"), created_s=1, n_choices=1)
+    stream = ChatStream(head, 0, UsageTally(), logprobs=False)
+    answer = ChatAnswer(head, n_choices=1)
     finished = Finished("stop", Usage(1, 2))
     sent = b"".join(stream.chunk(Chunk(text)) for text in texts) + stream.finish(finished, 1.0)
     sent += stream.end_mark
