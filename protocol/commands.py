@@ -18,7 +18,14 @@ from protocol.ids import (
 from protocol.instances import DrainMs, LaunchRecord, Phase
 from protocol.nodes import AddressField, NodeCapabilities, NodeFacts, PublicKeyField, Role
 from protocol.placements import PlacementRequest, Plan
-from protocol.state import ClusterSettings, InvitationKind, Scope
+from protocol.state import (
+    MAX_OVERLAP_MS,
+    ClusterSettings,
+    InvitationKind,
+    KeyLimits,
+    Scope,
+    SecretHash,
+)
 
 LogLine = Annotated[str, StringConstraints(max_length=2000)]
 
@@ -252,9 +259,30 @@ class CreateApiKey(FrozenModel):
     command_id: CommandIdField
     key_id: KeyIdField
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    secret_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    secret_sha256: SecretHash
     scope: Scope
     expires_at_ms: int | None = None
+    limits: KeyLimits = KeyLimits()
+
+
+class ChangeApiKey(FrozenModel):
+    """Replace the limits and the end of an API key."""
+
+    kind: Literal["change_api_key"] = "change_api_key"
+    command_id: CommandIdField
+    key_id: KeyIdField
+    limits: KeyLimits
+    expires_at_ms: int | None
+
+
+class RotateApiKey(FrozenModel):
+    """Give an API key another secret; the one it had is accepted for a while longer."""
+
+    kind: Literal["rotate_api_key"] = "rotate_api_key"
+    command_id: CommandIdField
+    key_id: KeyIdField
+    secret_sha256: SecretHash
+    overlap_ms: Annotated[int, Field(ge=0, le=MAX_OVERLAP_MS)]
 
 
 class RevokeApiKey(FrozenModel):
@@ -295,6 +323,8 @@ Command = Annotated[
     | AddCard
     | RemoveCard
     | CreateApiKey
+    | ChangeApiKey
+    | RotateApiKey
     | RevokeApiKey
     | ChangeSettings,
     Field(discriminator="kind"),

@@ -19,7 +19,6 @@ from protocol.ids import (
     DigestField,
     InstanceId,
     InstanceIdField,
-    KeyIdField,
     ModelId,
     ModelIdField,
     NodeId,
@@ -41,7 +40,7 @@ from protocol.placements import (
     Shape,
     Slots,
 )
-from protocol.state import ClusterSettings, DownloadOutcome, PlacementFailure, Scope
+from protocol.state import ClusterSettings, DownloadOutcome, PlacementFailure
 
 COMMAND_ID_HEADER: Final = "x-skulk-command-id"
 """On every answer of an inference route and of a state-changing one."""
@@ -99,14 +98,6 @@ class ImportModelBody(ControlModel):
     path: Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$", max_length=4096)]
     model_id: ModelIdField | None = None
     """None derives an id from the file's own header and name."""
-
-
-class CreateKeyBody(ControlModel):
-    """`POST /v1/keys`."""
-
-    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    scope: Scope = "infer"
-    expires_in_s: Annotated[int, Field(ge=60, le=10 * 366 * 86400)] | None = None
 
 
 class OpenApiBody(ControlModel):
@@ -428,33 +419,6 @@ class RemovedModel(ControlModel):
 
     model_id: ModelIdField
     freed_bytes: int
-
-
-class KeyView(ControlModel):
-    """An API key without its secret."""
-
-    key_id: KeyIdField
-    name: str
-    scope: Scope
-    created_at_ms: int
-    expires_at_ms: int | None = None
-
-
-class KeyList(ControlModel):
-    """`GET /v1/keys`."""
-
-    items: tuple[KeyView, ...] = ()
-
-
-class CreatedKey(ControlModel):
-    """`POST /v1/keys`: the only time that the key itself is shown."""
-
-    key_id: KeyIdField
-    name: str
-    scope: Scope
-    expires_at_ms: int | None = None
-    key: str
-    durable: Durability
 
 
 class ListenersDocument(ControlModel):

@@ -124,6 +124,8 @@ ErrorCode = Literal[
     "request.forbidden",
     "request.cancelled",
     "request.overloaded",
+    "request.rate_limited",
+    "request.concurrency_limited",
     "request.upgrade_required",
     "request.tls_required",
     "request.stream_gone",

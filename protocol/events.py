@@ -211,6 +211,13 @@ class ApiKeyCreated(FrozenModel):
     key: ApiKey
 
 
+class ApiKeyChanged(FrozenModel):
+    """An API key has other limits, another end, or another secret."""
+
+    kind: Literal["api_key_changed"] = "api_key_changed"
+    key: ApiKey
+
+
 class ApiKeyRevoked(FrozenModel):
     """An API key is valid no more."""
 
@@ -251,6 +258,7 @@ Event = Annotated[
     | CardAdded
     | CardRemoved
     | ApiKeyCreated
+    | ApiKeyChanged
     | ApiKeyRevoked
     | SettingsChanged,
     Field(discriminator="kind"),

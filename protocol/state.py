@@ -35,6 +35,8 @@ RECENT_RESULTS = 64
 """So many results wait in `recent_results` before they are merged into the window."""
 FAILURES_KEPT = 64
 REMOVED_KEPT = 256
+MAX_OVERLAP_MS = 30 * 86_400_000
+"""Of the two secrets of an API key that is rotated."""
 
 Policy = Literal["availability", "quorum"]
 """Who may elect a master: whoever sees each other, or only a majority of all voters."""
@@ -47,16 +49,37 @@ InvitationKind = Literal["token", "code"]
 """A long token for machines, a code of six words for people."""
 
 
+SecretHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of a key's secret half; that has 160 random bits, so a slow hash would add nothing."""
+
+
+class KeyLimits(FrozenModel):
+    """What one API key may have of each node; None is as much as anybody."""
+
+    requests_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Requests that have a model work, in any 60 s."""
+    concurrent_requests: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Of those, open at a time; waiting ones included."""
+
+
+class PreviousSecret(FrozenModel):
+    """The secret that a rotation has replaced, for as long as both are accepted."""
+
+    secret_sha256: SecretHash
+    until_ms: int
+
+
 class ApiKey(FrozenModel):
     """An API key as State keeps it: only a hash of the secret."""
 
     key_id: KeyIdField
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    secret_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    """Of the secret half; it has 160 random bits, so a slow hash would add nothing."""
+    secret_sha256: SecretHash
     scope: Scope
     created_at_ms: int
     expires_at_ms: int | None = None
+    limits: KeyLimits = KeyLimits()
+    previous: PreviousSecret | None = None
 
 
 class CommandResult(FrozenModel):

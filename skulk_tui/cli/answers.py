@@ -5,7 +5,6 @@ from protocol.control_api import (
     FoundModelView,
     HealthReasonView,
     InstanceView,
-    KeyView,
     NodeHealthView,
     NodeResourcesView,
     ProgressView,
@@ -14,6 +13,7 @@ from protocol.control_api import (
 )
 from protocol.ids import NodeId
 from protocol.instances import InstanceFailure
+from protocol.keys_api import KeyView
 from protocol.models_api import ModelEntry
 from protocol.nodes import Eligibility, Member, Role
 from protocol.placements import MemoryArithmetic, Plan, Refusal
@@ -415,6 +415,11 @@ def key_record(key: KeyView) -> KeyRecord:
         scope=key.scope,
         created_at=rfc3339(key.created_at_ms),
         expires_at=rfc3339(key.expires_at_ms),
+        is_expired=key.is_expired,
+        requests_per_minute=key.limits.requests_per_minute,
+        concurrent_requests=key.limits.concurrent_requests,
+        previous_until=rfc3339(key.previous_until_ms),
+        open_requests=key.open_requests,
     )
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Final, final
 
 import typer
 
-from protocol.control_api import CreatedKey, CreateKeyBody
 from protocol.errors import ClientError, SkulkError
+from protocol.keys_api import CreatedKey, CreateKeyBody
 from protocol.models_api import ModelList
 from skulk_tui.cli.completing import complete_placed_model, complete_words
 from skulk_tui.cli.connect_offer import KEY_TO_COME, Offer, ready_models

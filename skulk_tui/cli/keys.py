@@ -1,12 +1,21 @@
-"""`skulk keys create | list | revoke`: API keys, valid on all nodes."""
+"""`skulk keys create | list | set | rotate | revoke`: API keys, valid on all nodes."""
 
 from typing import Annotated
 
 import typer
 
-from protocol.control_api import CommandAccepted, CreatedKey, CreateKeyBody, KeyList, KeyView
+from protocol.control_api import CommandAccepted
 from protocol.errors import ClientError
-from protocol.state import SCOPES, Scope
+from protocol.keys_api import (
+    ChangeKeyBody,
+    CreatedKey,
+    CreateKeyBody,
+    KeyBound,
+    KeyList,
+    KeyView,
+    RotateKeyBody,
+)
+from protocol.state import MAX_OVERLAP_MS, SCOPES, KeyLimits, Scope
 from skulk_tui.cli.answers import key_record
 from skulk_tui.cli.completing import complete_words
 from skulk_tui.cli.nearest import unknown_value
@@ -22,6 +31,16 @@ from skulk_tui.formatting import rfc3339
 _SHORTEST_LIFE_S = 60
 _NAME_MAX_CHARS = 100
 
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY|NAME", help="A key's id or its name.")]
+RateOption = Annotated[
+    str | None,
+    typer.Option(metavar="N/min", help="Requests for models in any minute, on each node; or none."),
+]
+ConcurrentOption = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Requests for models at a time, on each node; or none."),
+]
+
 
 def add_key_verbs(app: typer.Typer) -> None:
     """Register the verbs."""
@@ -31,10 +50,26 @@ def add_key_verbs(app: typer.Typer) -> None:
         "create",
         examples=(
             "skulk keys create laptop > ~/.config/skulk/api_key",
-            "skulk keys create ci --scope operate --expires 30d --json",
+            "skulk keys create guests --rate 60/min --concurrent 4 --expires 30d",
         ),
     )(create_key)
     verb(keys, "list", examples=("skulk keys list", "skulk keys list --json"))(list_keys)
+    verb(
+        keys,
+        "set",
+        examples=(
+            "skulk keys set guests --rate 120/min --concurrent 8",
+            "skulk keys set guests --rate none --expires never",
+        ),
+    )(set_key)
+    verb(
+        keys,
+        "rotate",
+        examples=(
+            "skulk keys rotate laptop > ~/.config/skulk/api_key",
+            "skulk keys rotate ci --overlap 2d --json",
+        ),
+    )(rotate_key)
     verb(
         keys,
         "revoke",
@@ -56,42 +91,99 @@ def create_key(
     expires: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Such as 30d; never when left out.")
     ] = None,
+    rate: RateOption = None,
+    concurrent: ConcurrentOption = None,
     dry_run: DryRunOption = False,
 ) -> int | None:
     """Make an API key and print it: the only time that it can be seen."""
-    life_s = parse_duration(expires, "--expires") if expires is not None else None
-    if life_s is not None and life_s < _SHORTEST_LIFE_S:
-        raise ClientError("client.usage", f"--expires: {expires} is less than a minute")
+    life_s = None if expires is None else life_of(expires)
     if not 1 <= len(name) <= _NAME_MAX_CHARS:
         raise ClientError("client.usage", f"a key's name has 1 to {_NAME_MAX_CHARS} characters")
     body = CreateKeyBody(
         name=name,
         scope=scope_of(scope),
-        expires_in_s=None if life_s is None else int(life_s),
+        expires_in_s=life_s,
+        limits=KeyLimits(
+            requests_per_minute=None if rate is None else rate_of(rate),
+            concurrent_requests=None if concurrent is None else concurrent_of(concurrent),
+        ),
     )
     if dry_run:
         # A key that may not make keys is told now, not when it matters.
         session.client.get("/v1/keys", KeyList)
         until = "until revoked" if expires is None else f"for {expires}"
         return show_outcome(session, name, f"would be made: {body.scope}, valid {until}")
-    made = session.client.post("/v1/keys", CreatedKey, body)
+    _show_made(session, session.client.post("/v1/keys", CreatedKey, body))
+    return None
+
+
+def _show_made(session: Session, made: CreatedKey) -> None:
+    """Print a key that is not shown again: alone on stdout, for scripts and files."""
     if session.form in {"table", "wide"}:
         session.output.write(f"{made.key}\n")
         until = rfc3339(made.expires_at_ms) or "revoked"
         session.narrate(
             f"{made.key_id} ({made.scope}) is valid until {until}; it is not shown again"
         )
-        return None
+        return
     record = KeyRecord(
         key_id=made.key_id,
         name=made.name,
         scope=made.scope,
-        created_at=rfc3339(session.clock.wall_ms()),
+        created_at=None if made.previous_until_ms else rfc3339(session.clock.wall_ms()),
         expires_at=rfc3339(made.expires_at_ms),
+        is_expired=False,
+        requests_per_minute=made.limits.requests_per_minute,
+        concurrent_requests=made.limits.concurrent_requests,
+        previous_until=rfc3339(made.previous_until_ms),
+        open_requests=None,
         key=made.key,
     )
     session.output.show(Listing(kind="keys", items=(record,), tables=(), names=(made.key_id,)))
-    return None
+
+
+def life_of(text: str) -> int:
+    """Read how long a key lives, in seconds.
+
+    Raises:
+        ClientError: `client.usage`.
+    """
+    life_s = parse_duration(text, "--expires")
+    if life_s < _SHORTEST_LIFE_S:
+        raise ClientError("client.usage", f"--expires: {text} is less than a minute")
+    return int(life_s)
+
+
+def rate_of(text: str) -> int | None:
+    """Read `60/min`, `60` or `none`.
+
+    Raises:
+        ClientError: `client.usage`.
+    """
+    word = text.strip().lower().removesuffix("/minute").removesuffix("/min").removesuffix("/m")
+    return _limit(word, text, "--rate", 100_000, "Write it like 60/min, or none.")
+
+
+def concurrent_of(text: str) -> int | None:
+    """Read `4` or `none`.
+
+    Raises:
+        ClientError: `client.usage`.
+    """
+    return _limit(text.strip().lower(), text, "--concurrent", 10_000, "Write it like 4, or none.")
+
+
+def _limit(word: str, text: str, option: str, most: int, remedy: str) -> int | None:
+    if word == "none":
+        return None
+    is_number = word.isascii() and word.isdecimal() and len(word) <= len(str(most))
+    if not is_number or not 1 <= int(word) <= most:
+        raise ClientError(
+            "client.usage",
+            f"{option}: {text[:40]!r} is not a number from 1 to {most}",
+            remediation=remedy,
+        )
+    return int(word)
 
 
 def scope_of(word: str) -> Scope:
@@ -122,9 +214,71 @@ def list_keys(session: Session) -> int | None:
     return None
 
 
+def set_key(
+    session: Session,
+    key: KeyArgument,
+    *,
+    rate: RateOption = None,
+    concurrent: ConcurrentOption = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="From now on, such as 30d; or never.")
+    ] = None,
+    dry_run: DryRunOption = False,
+) -> int | None:
+    """Change the limits and the end of an API key; what is not named stays."""
+    if rate is None and concurrent is None and expires is None:
+        raise ClientError("client.usage", "say what to change: --rate, --concurrent or --expires")
+    limits = KeyLimits(
+        requests_per_minute=None if rate is None else rate_of(rate),
+        concurrent_requests=None if concurrent is None else concurrent_of(concurrent),
+    )
+    lifted: list[KeyBound] = []
+    if rate is not None and limits.requests_per_minute is None:
+        lifted.append("requests_per_minute")
+    if concurrent is not None and limits.concurrent_requests is None:
+        lifted.append("concurrent_requests")
+    is_endless = expires == "never"
+    if is_endless:
+        lifted.append("expires")
+    life_s = None if expires is None or is_endless else life_of(expires)
+    found = _find_key(session.client.get("/v1/keys", KeyList).items, key)
+    named = (("--rate", rate), ("--concurrent", concurrent), ("--expires", expires))
+    words = ", ".join(f"{option} {word}" for option, word in named if word is not None)
+    if dry_run:
+        return show_outcome(session, found.key_id, f"would be changed: {words}")
+    body = ChangeKeyBody(expires_in_s=life_s, limits=limits, unset=tuple(lifted))
+    session.client.put(path_of("/v1/keys/{}", found.key_id), CommandAccepted, body)
+    return show_outcome(session, found.key_id, f"changed: {words}")
+
+
+def rotate_key(
+    session: Session,
+    key: KeyArgument,
+    *,
+    overlap: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="So long the old secret works too, up to 30d; or 0."),
+    ] = "1h",
+    dry_run: DryRunOption = False,
+) -> int | None:
+    """Give an API key a new secret and print it; the old one works for a while longer."""
+    overlap_s = 0 if overlap in {"0", "0s"} else int(parse_duration(overlap, "--overlap"))
+    if overlap_s > MAX_OVERLAP_MS // 1000:
+        raise ClientError("client.usage", f"--overlap: {overlap} is more than 30d")
+    found = _find_key(session.client.get("/v1/keys", KeyList).items, key)
+    how_long = f"for {overlap}" if overlap_s else "no more"
+    if dry_run:
+        state = f"would be rotated: the present secret would work {how_long}"
+        return show_outcome(session, found.key_id, state)
+    path = path_of("/v1/keys/{}/rotate", found.key_id)
+    _show_made(session, session.client.post(path, CreatedKey, RotateKeyBody(overlap_s=overlap_s)))
+    session.narrate(f"The secret before works {how_long}.")
+    return None
+
+
 def revoke_key(
     session: Session,
-    key: Annotated[str, typer.Argument(metavar="KEY|NAME", help="A key's id or its name.")],
+    key: KeyArgument,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: DryRunOption = False,

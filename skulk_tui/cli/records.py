@@ -239,13 +239,20 @@ class CandidateRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """An API key; `key` is there once, in the answer that made it."""
+    """An API key; `key` is there once, in the answer that made it or its secret."""
 
     key_id: str
     name: str
     scope: str
     created_at: str | None
     expires_at: str | None
+    is_expired: bool
+    requests_per_minute: int | None
+    concurrent_requests: int | None
+    previous_until: str | None
+    """So long the secret before the last rotation is accepted too."""
+    open_requests: int | None
+    """On the node that was asked."""
     key: str | None = None
 
 

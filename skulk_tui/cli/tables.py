@@ -482,6 +482,9 @@ def keys_table(keys: Sequence[KeyRecord]) -> Table:
             Column("KEY"),
             Column("NAME", least=8),
             Column("SCOPE"),
+            Column("PER MIN", right=True),
+            Column("AT ONCE", right=True),
+            Column("OPEN", right=True, drop=2),
             Column("CREATED", drop=1),
             Column("EXPIRES"),
         ),
@@ -490,12 +493,19 @@ def keys_table(keys: Sequence[KeyRecord]) -> Table:
                 key.key_id,
                 key.name,
                 key.scope,
+                _limit_text(key.requests_per_minute),
+                _limit_text(key.concurrent_requests),
+                format_count(key.open_requests),
                 key.created_at or UNKNOWN,
-                key.expires_at or "never",
+                "expired" if key.is_expired else key.expires_at or "never",
             )
             for key in keys
         ),
     )
+
+
+def _limit_text(limit: int | None) -> str:
+    return "any" if limit is None else format_count(limit)
 
 
 def imports_table(found: Sequence[ImportRecord]) -> Table:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
-from protocol.control_api import KeyList
 from protocol.errors import ClientError
-from skulk_tui.formatting import rfc3339
+from protocol.keys_api import KeyList, KeyView
+from skulk_tui.formatting import format_count, rfc3339
 from skulk_tui.lines import EMPTY, Line, Span, line, span, toned
 from skulk_tui.own_files import replace_file
 from skulk_tui.registry import form_of, key_name
@@ -135,6 +135,7 @@ class _Tools:
             line(
                 span(f"{key.name}  ", "strong"),
                 span(f"{key.key_id}  {key.scope}"),
+                span(f"  {_bounds_text(key)}"),
                 span(f"  made {rfc3339(key.created_at_ms) or '-'}", "dim"),
             )
             for key in keys
@@ -143,3 +144,16 @@ class _Tools:
         if self._seat.shell is not None:
             none = [toned("there is no key: only this machine is served", "dim")]
             await self._seat.shell.show_text("API keys", [*(text or none), EMPTY, hint])
+
+
+def _bounds_text(key: KeyView) -> str:
+    """Say what bounds a key: its end, and how much it may ask of each node."""
+    rate, most = key.limits.requests_per_minute, key.limits.concurrent_requests
+    until = rfc3339(key.expires_at_ms)
+    parts = [
+        "expired" if key.is_expired else f"until {until}" if until else "",
+        "" if rate is None else f"{format_count(rate)}/min",
+        "" if most is None else f"{format_count(most)} at a time",
+        "two secrets work" if key.previous_until_ms is not None else "",
+    ]
+    return ", ".join(part for part in parts if part) or "no limits"

@@ -11,6 +11,7 @@ from typing import Final, final
 
 from protocol.control_api import COMMAND_ID_HEADER
 from protocol.errors import RequestError, SkulkError
+from protocol.ids import KeyId
 from skulkd.api.auth import Authenticator
 from skulkd.api.body_budget import BodyBudget, BodyShare
 from skulkd.api.dependencies import ApiDependencies
@@ -21,6 +22,7 @@ from skulkd.api.openapi import ApiDescription
 from skulkd.api.origin import HostPolicy, OriginPolicy, preflight
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.peer_api import PeerApiServer
+from skulkd.api.places import Place, Places
 from skulkd.api.request_meters import HttpKey
 from skulkd.api.routes import (
     INFERENCE_PATHS,
@@ -37,8 +39,6 @@ from skulkd.api.streams import KeptStream
 _log = logging.getLogger(__name__)
 _audit = logging.getLogger("skulkd.audit")
 
-_CONTROL_PLACES: Final = 128
-"""Of their own, so that clients of models cannot keep an operator out."""
 _COMMAND_ID: Final = COMMAND_ID_HEADER.encode()
 _NOSNIFF: Final[Header] = (b"x-content-type-options", b"nosniff")
 
@@ -83,9 +83,13 @@ class ApiApp:
         self._origins = OriginPolicy(deps.allowed_origins)
         self._authenticator = Authenticator(deps.state, deps.clock)
         self._bodies = BodyBudget(deps.max_held_body_bytes)
-        self._max_heavy = deps.max_concurrent_requests
-        self._n_heavy = 0
-        self._n_light = 0
+        self._places = Places(
+            deps.max_concurrent_requests,
+            self._services.limiter,
+            deps.state,
+            deps.clock,
+            self._services.interrupt,
+        )
         self._is_stopping = False
         self.peers = PeerApiServer(self._table, self._answer_peer, self._bodies, deps.state)
         """Answers what other nodes hand on for clients of theirs."""
@@ -101,7 +105,7 @@ class ApiApp:
     @property
     def n_open(self) -> int:
         """How many requests are being handled."""
-        return self._n_heavy + self._n_light
+        return self._places.n_open
 
     def stop(self) -> None:
         """Refuse what comes and end what is open, each with an error that says so."""
@@ -149,15 +153,17 @@ class ApiApp:
             # Before anything of the request can be refused, so that every answer has one.
             request.command_id = self._mint()
         request.principal = self._authenticator.identify(request)
-        self._admit(route, request)
+        place = self._admit(route, request)
         try:
             answer = await self._answer(route, request)
+            place.check()
             self._tell(request, route, answer.status)
             handling.is_answering = True
-            await answer.send_to(send, (_NOSNIFF, *handling.cors, *_id_header(request)))
+            headers = (_NOSNIFF, *handling.cors, *_id_header(request), *place.headers())
+            await answer.send_to(send, headers)
         finally:
             handling.held.release()
-            self._free_place(route)
+            place.free()
 
     async def _answer(self, route: RouteSpec, request: Request) -> Answer:
         """Run the handler, or have the node answer that the request names."""
@@ -175,14 +181,14 @@ class ApiApp:
 
     async def _answer_peer(self, route: RouteSpec, request: Request) -> Answer:
         """Run a handler for another node, which has asked for a client of its own."""
-        self._take_place(route)
+        place = self._places.take(route, request)
         try:
             answer = await route.handler(request)
         except SkulkError as error:
             self._tell(request, route, status_of(error.code), error)
             raise
         finally:
-            self._free_place(route)
+            place.free()
         self._tell(request, route, answer.status)
         return answer
 
@@ -200,29 +206,34 @@ class ApiApp:
         return answer
 
     async def _answer_in_place(self, route: RouteSpec, request: Request) -> Answer:
-        self._admit(route, request)
+        place = self._admit(route, request)
         try:
-            return await self._answer(route, request)
+            answer = await self._answer(route, request)
+            place.check()
+            return answer
         finally:
-            self._free_place(route)
+            place.free()
 
     async def _open_chat(self, request: Request) -> KeptStream:
         """Begin a chat for a session, which holds its place until the stream ends."""
         found, _ = self._table.find(request.path)
         route = found.route_for(request.method)
-        self._admit(route, request)
+        place = self._admit(route, request)
         try:
-            return await self._services.chat.open(request, lambda: self._free_place(route))
+            kept = await self._services.chat.open(request, place.free)
         except BaseException:
-            self._free_place(route)
+            place.free()
             raise
+        if place.refusal is not None:
+            self._services.interrupt(kept.command_id, place.refusal)
+        return kept
 
-    def _admit(self, route: RouteSpec, request: Request) -> None:
+    def _admit(self, route: RouteSpec, request: Request) -> Place:
         """Check the scope and take a place, which the caller gives back."""
         self._authenticator.require(request, route.scope)
         if self._is_stopping:
             raise stopping()
-        self._take_place(route)
+        return self._places.take(route, request)
 
     async def _refuse(self, handling: _Handling, error: SkulkError, send: Send) -> None:
         self._tell(handling.request, handling.route, status_of(error.code), error)
@@ -232,6 +243,8 @@ class ApiApp:
             headers.append((b"allow", allowed.encode()))
         if error.code == "request.upgrade_required":
             headers.append((b"upgrade", b"websocket"))
+        if error.code == "request.rate_limited":
+            headers.extend(self._places.standing_of(KeyId(handling.request.principal.name)))
         if self._is_stopping:
             handling.request.connection.close_after_response()
         reply = error_reply(
@@ -240,23 +253,6 @@ class ApiApp:
             command_id=handling.request.command_id,
         )
         await reply.send_to(send, tuple(headers))
-
-    def _take_place(self, route: RouteSpec) -> None:
-        """Raise `request.overloaded` where too many are served already."""
-        if route.is_heavy:
-            if self._n_heavy >= self._max_heavy:
-                raise _overloaded(self._max_heavy)
-            self._n_heavy += 1
-        else:
-            if self._n_light >= _CONTROL_PLACES:
-                raise _overloaded(_CONTROL_PLACES)
-            self._n_light += 1
-
-    def _free_place(self, route: RouteSpec) -> None:
-        if route.is_heavy:
-            self._n_heavy -= 1
-        else:
-            self._n_light -= 1
 
     def _tell(
         self,
@@ -311,13 +307,3 @@ def _refuse_smuggling(request: Request) -> None:
             f"the header {conflicting.decode()} is there twice, with different values",
             remediation="Send it once.",
         )
-
-
-def _overloaded(places: int) -> RequestError:
-    return RequestError(
-        "request.overloaded",
-        f"{places} requests are being served already",
-        remediation="Try again shortly, or raise the setting `max_concurrent_requests`.",
-        details={"max_concurrent_requests": places},
-        retry_after_s=1,
-    )

@@ -31,7 +31,7 @@ _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreshKey:
-    """A new key: `text` goes to the operator once, the rest into State."""
+    """A new key, or a new secret of one: `text` goes to the operator once, the rest into State."""
 
     key_id: KeyId
     text: str
@@ -40,7 +40,11 @@ class FreshKey:
 
 def make_key() -> FreshKey:
     """Make a key of 160 random bits."""
-    key_id = key_id_of(secrets.token_bytes(8))
+    return make_secret(key_id_of(secrets.token_bytes(8)))
+
+
+def make_secret(key_id: KeyId) -> FreshKey:
+    """Make another secret for a key."""
     secret = "".join(secrets.choice(_BASE32) for _ in range(32))
     return FreshKey(
         key_id=key_id,
@@ -50,15 +54,24 @@ def make_key() -> FreshKey:
 
 
 def find_key(state: ClusterState, text: str, *, now_ms: int) -> ApiKey | None:
-    """Find the valid key that a client sent, or None."""
+    """Find the key whose secret a client sent, or None; it may have expired.
+
+    Of a key that was rotated the secret before is accepted for its time, too.
+    """
     match = _KEY.fullmatch(text) if len(text) <= _MAX_KEY_CHARS else None
     key_id, secret = (match[1], match[2]) if match else ("", text[:_MAX_KEY_CHARS])
     key = state.api_keys.get(KeyId(f"key-{key_id}"))
-    is_same = hmac.compare_digest(_hash(secret), key.secret_sha256 if key else _NO_HASH)
-    if key is None or not is_same:
-        return None
-    is_expired = key.expires_at_ms is not None and key.expires_at_ms <= max(now_ms, state.at_ms)
-    return None if is_expired else key
+    previous = None if key is None else key.previous
+    sent = _hash(secret)
+    is_same = hmac.compare_digest(sent, key.secret_sha256 if key else _NO_HASH)
+    was_same = hmac.compare_digest(sent, previous.secret_sha256 if previous else _NO_HASH)
+    is_kept = previous is not None and previous.until_ms > now_ms
+    return key if is_same or (was_same and is_kept) else None
+
+
+def is_expired(key: ApiKey, now_ms: int) -> bool:
+    """Say whether a key's time is over."""
+    return key.expires_at_ms is not None and key.expires_at_ms <= now_ms
 
 
 def includes(held: Scope | None, wanted: RouteScope) -> bool:
@@ -89,8 +102,11 @@ class Authenticator:
         text = _sent_key(request)
         if text is None:
             return ANONYMOUS
-        key = find_key(state, text, now_ms=self._clock.wall_ms())
-        return ANONYMOUS if key is None else Principal(name=key.key_id, scope=key.scope)
+        now_ms = max(self._clock.wall_ms(), state.at_ms)
+        key = find_key(state, text, now_ms=now_ms)
+        if key is None or is_expired(key, now_ms):
+            return ANONYMOUS
+        return Principal(name=key.key_id, scope=key.scope)
 
     def require(self, request: Request, wanted: RouteScope) -> None:
         """Refuse a request whose principal lacks a scope.
@@ -101,10 +117,9 @@ class Authenticator:
         if includes(request.principal.scope, wanted):
             return
         if request.principal.scope is None:
-            sent = "the API key is not valid" if _sent_key(request) else "this needs an API key"
             raise RequestError(
                 "request.unauthenticated",
-                f"{sent}; the scope needed is {wanted}",
+                f"{self._what_was_sent(request)}; the scope needed is {wanted}",
                 remediation=f"Make one on the node, `skulk keys create --scope {wanted}`, and send "
                 "it as `Authorization: Bearer …`.",
                 details={"scope": wanted},
@@ -116,6 +131,18 @@ class Authenticator:
             remediation=f"Use a key with the scope {wanted}.",
             details={"scope": wanted},
         )
+
+    def _what_was_sent(self, request: Request) -> str:
+        """Say why a request has no scope; that a key has expired is told to who has its secret."""
+        text = _sent_key(request)
+        if not text:
+            return "this needs an API key"
+        now_ms = self._clock.wall_ms()
+        key = find_key(self._view.state, text, now_ms=now_ms)
+        if key is None or key.expires_at_ms is None:
+            return "the API key is not valid"
+        ago_s = max(0, now_ms - key.expires_at_ms) // 1000
+        return f"the API key {key.key_id} ({key.name}) expired {ago_s} s ago"
 
 
 def is_local(request: Request) -> bool:

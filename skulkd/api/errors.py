@@ -123,6 +123,8 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "request.forbidden": 403,
     "request.cancelled": CLIENT_CLOSED_REQUEST,
     "request.overloaded": 503,
+    "request.rate_limited": 429,
+    "request.concurrency_limited": 429,
     "request.upgrade_required": 426,
     "request.tls_required": 400,
     "request.stream_gone": 410,
@@ -136,6 +138,8 @@ _OPENAI_CODES: Final[dict[ErrorCode, str]] = {
     "request.model_not_found": "model_not_found",
     "request.context_length_exceeded": "context_length_exceeded",
     "request.unauthenticated": "invalid_api_key",
+    "request.rate_limited": "rate_limit_exceeded",
+    "request.concurrency_limited": "rate_limit_exceeded",
 }
 
 _SHOWN_CHARS: Final = 100
@@ -268,6 +272,8 @@ def _openai_type(status: int) -> str:
         return "authentication_error"
     if status == HTTPStatus.FORBIDDEN:
         return "permission_error"
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return "rate_limit_error"
     return "invalid_request_error" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
 
 

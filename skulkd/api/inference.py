@@ -86,6 +86,11 @@ class ChatService:
             running.interrupt(stopping())
         self._kept.stop()
 
+    def interrupt(self, command_id: CommandId, reason: SkulkError) -> None:
+        """End a request with an error, if there is one of this id."""
+        if command_id in self._open:
+            self._open[command_id].interrupt(reason)
+
     async def chat(self, request: Request) -> Answer:
         """`POST /v1/chat/completions`."""
         return await self._serve_choices(request, parse_chat)

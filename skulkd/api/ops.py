@@ -1,17 +1,11 @@
-"""State, events, health and identity; keys and listeners."""
+"""State, events, health and identity; listeners."""
 
 import platform
 from typing import Final, final
 
 from protocol.cards import EngineName
-from protocol.commands import CreateApiKey, RevokeApiKey
 from protocol.control_api import (
-    CommandAccepted,
-    CreatedKey,
-    CreateKeyBody,
     EventsDocument,
-    KeyList,
-    KeyView,
     ListenersDocument,
     NodeIdentity,
     OpenApiBody,
@@ -19,10 +13,9 @@ from protocol.control_api import (
 )
 from protocol.errors import RequestError
 from protocol.events import SequencedEvent
-from protocol.ids import KeyId
 from protocol.state import ClusterState
-from skulkd.api.auth import includes, make_key
-from skulkd.api.control import mint, read_body
+from skulkd.api.auth import includes
+from skulkd.api.control import read_body
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.query import MAX_DIGITS, whole_number
@@ -192,74 +185,6 @@ class OpsRoutes:
             self._followers.discard(events)
             request.connection.on_lost(None)
             unsubscribe()
-
-    # ---- Keys ----
-
-    async def keys(self, request: Request) -> Answer:
-        """`GET /v1/keys`: names and scopes, no secrets."""
-        del request
-        keys = sorted(self._deps.state.state.api_keys.values(), key=lambda key: key.created_at_ms)
-        return json_reply(
-            KeyList(
-                items=tuple(
-                    KeyView(
-                        key_id=key.key_id,
-                        name=key.name,
-                        scope=key.scope,
-                        created_at_ms=key.created_at_ms,
-                        expires_at_ms=key.expires_at_ms,
-                    )
-                    for key in keys
-                )
-            )
-        )
-
-    async def create_key(self, request: Request) -> Answer:
-        """`POST /v1/keys`: made here, valid on all nodes, shown once."""
-        body = await read_body(request, CreateKeyBody)
-        fresh = make_key()
-        expires_at_ms = None
-        if body.expires_in_s is not None:
-            expires_at_ms = self._deps.clock.wall_ms() + body.expires_in_s * 1000
-        reply = await self._deps.gateway.submit(
-            CreateApiKey(
-                command_id=mint(self._deps, request),
-                key_id=fresh.key_id,
-                name=body.name,
-                secret_sha256=fresh.secret_sha256,
-                scope=body.scope,
-                expires_at_ms=expires_at_ms,
-            )
-        )
-        created = CreatedKey(
-            key_id=fresh.key_id,
-            name=body.name,
-            scope=body.scope,
-            expires_at_ms=expires_at_ms,
-            key=fresh.text,
-            durable=reply.durable,
-        )
-        return json_reply(created, status=201, headers=((b"cache-control", b"no-store"),))
-
-    async def revoke_key(self, request: Request) -> Answer:
-        """`DELETE /v1/keys/{key_id}`."""
-        key_id = KeyId(request.params["key_id"])
-        if key_id not in self._deps.state.state.api_keys:
-            raise RequestError(
-                "request.not_found",
-                f"there is no API key {key_id[:20]!r}",
-                remediation="See `skulk keys list`.",
-            )
-        command_id = mint(self._deps, request)
-        reply = await self._deps.gateway.submit(RevokeApiKey(command_id=command_id, key_id=key_id))
-        accepted = CommandAccepted(
-            message=f"The key {key_id} is valid no more.",
-            command_id=command_id,
-            durable=reply.durable,
-            term=reply.term,
-            seq=reply.seq,
-        )
-        return json_reply(accepted)
 
     # ---- Listeners ----
 

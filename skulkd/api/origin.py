@@ -16,7 +16,10 @@ from skulkd.api.http import Header, Reply, Request
 
 _ALLOW_METHODS: Final = b"GET, POST, DELETE, HEAD, OPTIONS"
 _DEFAULT_HEADERS: Final = b"authorization, content-type, x-api-key"
-_EXPOSED: Final = b"x-skulk-command-id, retry-after"
+_EXPOSED: Final = (
+    b"x-skulk-command-id, retry-after, x-ratelimit-limit-requests, "
+    b"x-ratelimit-remaining-requests, x-ratelimit-reset-requests"
+)
 _MAX_SEEN: Final = 256
 _MAX_ECHO_BYTES: Final = 2048
 _VARY: Final[tuple[Header, ...]] = ((b"vary", b"origin"),)

@@ -23,15 +23,12 @@ from protocol.control_api import (
     CancelReply,
     CardDocument,
     CommandAccepted,
-    CreatedKey,
-    CreateKeyBody,
     EventsDocument,
     ExactPlacement,
     FoundModels,
     HealthDocument,
     ImportModelBody,
     InstanceView,
-    KeyList,
     ListenersDocument,
     NodeIdentity,
     OpenApiBody,
@@ -45,6 +42,7 @@ from protocol.control_api import (
     VersionDocument,
 )
 from protocol.drain_api import DrainBody, DrainDocument
+from protocol.keys_api import ChangeKeyBody, CreatedKey, CreateKeyBody, KeyList, RotateKeyBody
 from protocol.link_api import LinksDocument, ProbeLinksBody, ProbeView
 from protocol.models_api import ModelEntry, ModelList
 from protocol.move_api import MoveDocument, MoveInstanceBody
@@ -203,6 +201,14 @@ NOTES: Final[dict[str, Note]] = {
         asks=CreateKeyBody,
         answers=CreatedKey,
         status=201,
+    ),
+    "PUT /v1/keys/{key_id}": Note(
+        summary="Change an API key's limits and end", asks=ChangeKeyBody, answers=CommandAccepted
+    ),
+    "POST /v1/keys/{key_id}/rotate": Note(
+        summary="Give an API key another secret, which is shown once",
+        asks=RotateKeyBody,
+        answers=CreatedKey,
     ),
     "DELETE /v1/keys/{key_id}": Note(summary="Revoke an API key", answers=CommandAccepted),
     "POST /v1/completions": Note(

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
-from protocol.errors import RequestError
+from protocol.errors import RequestError, SkulkError
+from protocol.ids import CommandId
 from skulkd.api.admin import AdminRoutes
 from skulkd.api.auth import RouteScope
 from skulkd.api.bench import BenchRoutes
@@ -16,6 +17,7 @@ from skulkd.api.dialects.chat_dialect import Dialect
 from skulkd.api.drain import DrainRoutes
 from skulkd.api.http import Handler
 from skulkd.api.inference import ChatService
+from skulkd.api.keys import KeyRoutes
 from skulkd.api.links import LinkRoutes
 from skulkd.api.logs import LogRoutes
 from skulkd.api.metrics import MetricsRoute
@@ -28,6 +30,7 @@ from skulkd.api.reference import ReferenceRoutes
 from skulkd.api.session_routes import SessionRoutes
 from skulkd.api.store import StoreRoutes
 from skulkd.api.vectors import VectorService
+from skulkd.core.key_limits import KeyLimiter
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Kind = Literal["inference", "control"]
@@ -70,6 +73,11 @@ class RouteSpec:
     """Counts against the setting `max_concurrent_requests`: it may stay open for minutes."""
 
     @property
+    def is_metered(self) -> bool:
+        """Counts against the limits of the key that asks: it has a model work."""
+        return self.is_heavy and self.method == "POST"
+
+    @property
     def changes_state(self) -> bool:
         """An audit line is written for it."""
         return self.kind == "control" and self.method != "GET"
@@ -92,14 +100,17 @@ class Services:
     links: LinkRoutes
     logs: LogRoutes
     ops: OpsRoutes
+    keys: KeyRoutes
     metrics: MetricsRoute
     reference: ReferenceRoutes
     admin: AdminRoutes
     sessions: SessionRoutes
+    limiter: KeyLimiter
 
     @classmethod
     def build(cls, deps: ApiDependencies, others: OtherNodes) -> "Services":
         """Make them all."""
+        limiter = KeyLimiter()
         chat = ChatService(deps, others)
         vectors = VectorService(deps, chat)
         return cls(
@@ -116,11 +127,18 @@ class Services:
             links=LinkRoutes(deps),
             logs=LogRoutes(deps, others),
             ops=OpsRoutes(deps),
+            keys=KeyRoutes(deps, limiter),
             metrics=MetricsRoute(deps),
             reference=ReferenceRoutes(),
             admin=AdminRoutes(deps),
             sessions=SessionRoutes(deps),
+            limiter=limiter,
         )
+
+    def interrupt(self, command_id: CommandId, reason: SkulkError) -> None:
+        """End a request for a model with an error, if there is one of this id."""
+        self.chat.interrupt(command_id, reason)
+        self.vectors.interrupt(command_id, reason)
 
     def stop(self) -> None:
         """End what is open and would not end by itself."""
@@ -237,7 +255,7 @@ def _reaching(reach: Reach, *routes: RouteSpec) -> tuple[RouteSpec, ...]:
 def build_routes(services: Services) -> tuple[RouteSpec, ...]:
     """Give the table; of two patterns that match, the earlier one counts."""
     instances = services.instances
-    models, cluster, ops = services.models, services.cluster, services.ops
+    models, cluster, ops, keys = services.models, services.cluster, services.ops, services.keys
     inference = _inference_routes(services)
     return (
         *inference,
@@ -276,9 +294,11 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _get("/state", "read", ops.state),
         _get("/events", "read", ops.events),
         _get("/v1/session", "infer", services.sessions.open),
-        _get("/v1/keys", "admin", ops.keys),
-        _post("/v1/keys", "admin", ops.create_key),
-        _delete("/v1/keys/{key_id}", "admin", ops.revoke_key),
+        _get("/v1/keys", "admin", keys.list_all),
+        _post("/v1/keys", "admin", keys.create),
+        _post("/v1/keys/{key_id}/rotate", "admin", keys.rotate),
+        _put("/v1/keys/{key_id}", "admin", keys.change),
+        _delete("/v1/keys/{key_id}", "admin", keys.revoke),
         _get("/openapi.json", "open", services.reference.document),
         _get("/docs", "open", services.reference.page),
         _get("/", "open", ops.root),

@@ -78,6 +78,11 @@ class VectorService:
         for running in list(self._open.values()):
             running.interrupt(stopping())
 
+    def interrupt(self, command_id: CommandId, reason: SkulkError) -> None:
+        """End a request with an error, if there is one of this id."""
+        if command_id in self._open:
+            self._open[command_id].interrupt(reason)
+
     def cancel_here(self, command_id: CommandId) -> bool:
         """End a request that this node has taken; False when there is none of that id."""
         running = self._open.get(command_id)

@@ -18,7 +18,7 @@ from protocol.control_api import (
     StateDocument,
     TransferStatus,
 )
-from protocol.events import SequencedEvent
+from protocol.events import ApiKeyChanged, ApiKeyCreated, SequencedEvent
 from protocol.ids import ModelId, NodeId
 from protocol.instances import LOADING_PHASES, Instance
 from protocol.nodes import Level, NodeHealth
@@ -249,10 +249,13 @@ def health_document(
 
 
 def event_view(sequenced: SequencedEvent, *, camel: bool = True) -> EventView:
-    """Show one event without the hash of a key's secret."""
+    """Show one event without the hashes of a key's secrets."""
     event: dict[str, Any] = sequenced.event.model_dump(mode="json", by_alias=camel)
-    if sequenced.event.kind == "api_key_created":
-        del event["key"]["secretSha256" if camel else "secret_sha256"]
+    if isinstance(sequenced.event, (ApiKeyCreated, ApiKeyChanged)):
+        hidden, key = "secretSha256" if camel else "secret_sha256", event["key"]
+        del key[hidden]
+        if key["previous"] is not None:
+            del key["previous"][hidden]
     return EventView(
         term=sequenced.term,
         seq=sequenced.seq,

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Final, TypeVar, assert_never
 
 from protocol.events import (
+    ApiKeyChanged,
     ApiKeyCreated,
     ApiKeyRevoked,
     BreakerCleared,
@@ -224,6 +225,7 @@ def _cluster_changes(
     | CardAdded
     | CardRemoved
     | ApiKeyCreated
+    | ApiKeyChanged
     | ApiKeyRevoked
     | SettingsChanged,
 ) -> Changes:
@@ -238,7 +240,7 @@ def _cluster_changes(
             return {"cards": {**state.cards, event.card.model_id: event.card}}
         case CardRemoved():
             return {"cards": _without(state.cards, event.model_id)}
-        case ApiKeyCreated():
+        case ApiKeyCreated() | ApiKeyChanged():
             return {"api_keys": {**state.api_keys, event.key.key_id: event.key}}
         case ApiKeyRevoked():
             return {"api_keys": _without(state.api_keys, event.key_id)}

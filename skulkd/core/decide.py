@@ -10,6 +10,7 @@ from typing import assert_never
 from protocol.commands import (
     AddCard,
     AdmitMember,
+    ChangeApiKey,
     ChangeSettings,
     Command,
     CreateApiKey,
@@ -23,13 +24,12 @@ from protocol.commands import (
     ReportLoss,
     RevokeApiKey,
     RevokeJoinToken,
+    RotateApiKey,
     SettleTerm,
     UndrainNode,
 )
-from protocol.errors import ClusterError, RequestError, StoreError
+from protocol.errors import ClusterError, StoreError
 from protocol.events import (
-    ApiKeyCreated,
-    ApiKeyRevoked,
     CardAdded,
     CardRemoved,
     DownloadEnded,
@@ -39,17 +39,17 @@ from protocol.events import (
 )
 from protocol.ids import NodeId
 from protocol.readings import Readings
-from protocol.state import ApiKey, ClusterState, DownloadOutcome
+from protocol.state import ClusterState, DownloadOutcome
 from skulkd.core import (
     drain_decisions,
     instance_decisions,
     invitation_decisions,
+    key_decisions,
     member_decisions,
     move_decisions,
 )
 
 MAX_CARDS = 1000
-MAX_API_KEYS = 1000
 
 
 def decide(
@@ -154,7 +154,14 @@ def _decide_membership(
 
 def _decide_cluster(
     state: ClusterState,
-    command: ReportFacts | AddCard | RemoveCard | CreateApiKey | RevokeApiKey | ChangeSettings,
+    command: ReportFacts
+    | AddCard
+    | RemoveCard
+    | CreateApiKey
+    | ChangeApiKey
+    | RotateApiKey
+    | RevokeApiKey
+    | ChangeSettings,
     now_ms: int,
 ) -> tuple[Event, ...]:
     match command:
@@ -165,9 +172,13 @@ def _decide_cluster(
         case RemoveCard():
             return _remove_card(state, command)
         case CreateApiKey():
-            return _create_api_key(state, command, now_ms)
+            return key_decisions.create(state, command, now_ms)
+        case ChangeApiKey():
+            return key_decisions.change(state, command, now_ms)
+        case RotateApiKey():
+            return key_decisions.rotate(state, command, now_ms)
         case RevokeApiKey():
-            return _revoke_api_key(state, command)
+            return key_decisions.revoke(state, command)
         case ChangeSettings():
             return _change_settings(state, command)
         case _:
@@ -223,46 +234,6 @@ def _remove_card(state: ClusterState, command: RemoveCard) -> tuple[Event, ...]:
             remediation="`skulk models list` shows which cards are custom.",
         )
     return (CardRemoved(model_id=command.model_id),)
-
-
-def _create_api_key(state: ClusterState, command: CreateApiKey, now_ms: int) -> tuple[Event, ...]:
-    key = ApiKey(
-        key_id=command.key_id,
-        name=command.name,
-        secret_sha256=command.secret_sha256,
-        scope=command.scope,
-        created_at_ms=now_ms,
-        expires_at_ms=command.expires_at_ms,
-    )
-    if command.key_id in state.api_keys:
-        raise RequestError(
-            "request.invalid",
-            f"there is a key {command.key_id} already",
-            remediation="Make the key again; a new id is drawn each time.",
-        )
-    if command.expires_at_ms is not None and command.expires_at_ms <= now_ms:
-        raise RequestError(
-            "request.invalid",
-            f"the key would have expired {(now_ms - command.expires_at_ms) // 1000} s ago",
-            remediation="Give a time in the future, or none.",
-        )
-    if len(state.api_keys) >= MAX_API_KEYS:
-        raise RequestError(
-            "request.invalid",
-            f"the cluster keeps {MAX_API_KEYS} API keys and has {len(state.api_keys)}",
-            remediation="Revoke keys that are not used (`skulk keys revoke`).",
-        )
-    return (ApiKeyCreated(key=key),)
-
-
-def _revoke_api_key(state: ClusterState, command: RevokeApiKey) -> tuple[Event, ...]:
-    if command.key_id not in state.api_keys:
-        raise RequestError(
-            "request.not_found",
-            f"there is no key {command.key_id}",
-            remediation="`skulk keys list` shows the keys.",
-        )
-    return (ApiKeyRevoked(key_id=command.key_id),)
 
 
 def _change_settings(state: ClusterState, command: ChangeSettings) -> tuple[Event, ...]:

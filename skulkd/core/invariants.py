@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from protocol.cards import card_digest
 from protocol.events import (
+    ApiKeyChanged,
     ApiKeyRevoked,
     BreakerCleared,
     CardRemoved,
@@ -129,6 +130,8 @@ def _about_the_rest(state: ClusterState, event: Event) -> tuple[bool, str] | Non
             return event.model_id in state.cards, event.model_id
         case ApiKeyRevoked():
             return event.key_id in state.api_keys, event.key_id
+        case ApiKeyChanged():
+            return event.key.key_id in state.api_keys, event.key.key_id
         case InstanceFailed():
             instance_id = event.failure.instance_id
             return instance_id in state.instances, instance_id

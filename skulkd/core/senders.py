@@ -65,6 +65,8 @@ def _speakers(state: ClusterState, command: Command) -> frozenset[NodeId] | None
             | "add_card"
             | "remove_card"
             | "create_api_key"
+            | "change_api_key"
+            | "rotate_api_key"
             | "revoke_api_key"
             | "change_settings"
             | "remove_member"

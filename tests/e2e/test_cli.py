@@ -110,6 +110,28 @@ def test_keys_open_the_api_and_a_wrong_key_is_refused_with_4(daemon: Daemon) -> 
     assert daemon.skulk("api", "close").returncode == 0
 
 
+def test_a_key_is_held_to_its_limits_rotated_and_ended_without_a_restart(daemon: Daemon) -> None:
+    add_scripted_model(daemon.models_dir)
+    assert daemon.skulk("place", MODEL).returncode == 0
+
+    def ask(key: str) -> int:
+        headers = {"authorization": f"Bearer {key}", "x-forwarded-for": "192.0.2.7"}
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+        return daemon.http.post("/v1/chat/completions", json=body, headers=headers).status_code
+
+    old = daemon.skulk("keys", "create", "guests", "--rate", "2/min").stdout.strip()
+    assert [ask(old) for _ in range(3)] == [200, 200, 429]
+    assert daemon.skulk("keys", "set", "guests", "--rate", "none").returncode == 0
+    assert ask(old) == 200
+    new = daemon.skulk("keys", "rotate", "guests", "--overlap", "1h").stdout.strip()
+    assert new.rpartition("-")[0] == old.rpartition("-")[0]
+    assert [ask(key) for key in (old, new)] == [200, 200]
+    newest = daemon.skulk("keys", "rotate", "guests", "--overlap", "0").stdout.strip()
+    assert [ask(key) for key in (old, new, newest)] == [401, 401, 200]
+    (listed,) = items(daemon, "keys", "list")
+    assert (listed["requests_per_minute"], listed["previous_until"]) == (None, None)
+
+
 def test_errors_carry_the_nearest_name_of_the_real_catalogue(daemon: Daemon) -> None:
     add_scripted_model(daemon.models_dir)
     for verb in (("place",), ("models", "show"), ("models", "pull")):

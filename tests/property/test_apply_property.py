@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from protocol.cards import card_digest
 from protocol.commands import (
     AddCard,
+    ChangeApiKey,
     ClearBreaker,
     Command,
     CreateApiKey,
@@ -20,6 +21,7 @@ from protocol.commands import (
     RetryInstance,
     RevokeApiKey,
     RevokeJoinToken,
+    RotateApiKey,
     SettleTerm,
     StopInstance,
     UndrainNode,
@@ -28,7 +30,7 @@ from protocol.errors import SkulkError
 from protocol.events import EVENT, ClusterFounded, Event, MasterElected, SequencedEvent
 from protocol.ids import CommandId
 from protocol.instances import PHASE_ORDER, Phase
-from protocol.state import ClusterState
+from protocol.state import ClusterState, KeyLimits
 from skulkd.core.apply import apply, initial_state, repeated, state_hash
 from skulkd.core.decide import decide
 from skulkd.core.invariants import event_violations, violations
@@ -180,6 +182,18 @@ def orders(draw: st.DrawFn) -> Command:
             name="k",
             secret_sha256=f"{key}" * 64,
             scope="infer",
+        ),
+        ChangeApiKey(
+            command_id=a_command_id(40 + key),
+            key_id=a_key_id(key),
+            limits=KeyLimits(concurrent_requests=key),
+            expires_at_ms=None,
+        ),
+        RotateApiKey(
+            command_id=a_command_id(50 + key),
+            key_id=a_key_id(key),
+            secret_sha256="9" * 64,
+            overlap_ms=1000,
         ),
         RevokeApiKey(command_id=a_command_id(30 + key), key_id=a_key_id(key)),
     )

@@ -3,6 +3,7 @@
 from typing import Final
 
 from protocol.commands import (
+    ChangeApiKey,
     ChangeSettings,
     ClearBreaker,
     Command,
@@ -17,11 +18,13 @@ from protocol.commands import (
     RetryInstance,
     RevokeApiKey,
     RevokeJoinToken,
+    RotateApiKey,
     SettleTerm,
     StopInstance,
     UndrainNode,
 )
 from protocol.events import (
+    ApiKeyChanged,
     ApiKeyCreated,
     ApiKeyRevoked,
     BreakerCleared,
@@ -52,7 +55,14 @@ from protocol.events import (
     TermSettled,
 )
 from protocol.instances import LaunchRecord
-from protocol.state import ApiKey, ClusterSettings, DownloadOutcome, PlacementFailure
+from protocol.state import (
+    ApiKey,
+    ClusterSettings,
+    DownloadOutcome,
+    KeyLimits,
+    PlacementFailure,
+    PreviousSecret,
+)
 from tests.support.builders import (
     MODEL,
     NOW_MS,
@@ -83,6 +93,16 @@ from tests.support.builders import (
 
 _CARD: Final = a_card()
 _SECRET: Final = a_digest("secret")
+_LIMITS: Final = KeyLimits(requests_per_minute=60, concurrent_requests=4)
+_ROTATED: Final = ApiKey(
+    key_id=a_key_id(),
+    name="laptop",
+    secret_sha256=_SECRET,
+    scope="infer",
+    created_at_ms=NOW_MS,
+    limits=_LIMITS,
+    previous=PreviousSecret(secret_sha256=_SECRET, until_ms=NOW_MS),
+)
 _QUORUM: Final = ClusterSettings(policy="quorum")
 _LAUNCH: Final = LaunchRecord(
     context_tokens=8192, slots=1, argv_digest=a_digest("argv"), ready_at_ms=NOW_MS, load_ms=900
@@ -130,6 +150,13 @@ COMMANDS: Final[tuple[Command, ...]] = (
         name="laptop",
         secret_sha256=_SECRET,
         scope="infer",
+        limits=_LIMITS,
+    ),
+    ChangeApiKey(
+        command_id=a_command_id(), key_id=a_key_id(), limits=_LIMITS, expires_at_ms=NOW_MS
+    ),
+    RotateApiKey(
+        command_id=a_command_id(), key_id=a_key_id(), secret_sha256=_SECRET, overlap_ms=60_000
     ),
     RevokeApiKey(command_id=a_command_id(), key_id=a_key_id()),
     ChangeSettings(command_id=a_command_id(), settings=_QUORUM),
@@ -181,6 +208,7 @@ EVENTS: Final[tuple[Event, ...]] = (
             created_at_ms=NOW_MS,
         )
     ),
+    ApiKeyChanged(key=_ROTATED),
     ApiKeyRevoked(key_id=a_key_id()),
     SettingsChanged(settings=_QUORUM),
 )

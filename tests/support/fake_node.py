@@ -17,7 +17,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from protocol.base import FrozenModel
 from protocol.control_api import (
     CommandAccepted,
-    CreatedKey,
     ErrorDocument,
     ErrorEnvelope,
     FoundModels,
@@ -25,8 +24,6 @@ from protocol.control_api import (
     HealthDocument,
     HealthReasonView,
     InstanceView,
-    KeyList,
-    KeyView,
     ListenersDocument,
     LoadingDocument,
     NodeHealthView,
@@ -42,6 +39,7 @@ from protocol.control_api import (
 from protocol.errors import ErrorBody, ErrorCode
 from protocol.ids import ModelId
 from protocol.instances import InstanceFailure, Phase
+from protocol.keys_api import CreatedKey, KeyList, KeyView
 from protocol.models_api import ModelEntry, ModelList, ResolvedCapabilities
 from protocol.move_api import MoveDocument
 from protocol.placements import PlacementRequest, Plan, Refusal, SmallestChange
@@ -519,6 +517,16 @@ def _key_answers(node: FakeNode) -> None:
             status=201,
         ),
     )
+    on("PUT", f"/v1/keys/{key.key_id}", accepted(5))
+    rotated = CreatedKey(
+        key_id=key.key_id,
+        name="laptop",
+        scope="infer",
+        key=KEY,
+        durable="local",
+        previous_until_ms=NOW_MS,
+    )
+    on("POST", f"/v1/keys/{key.key_id}/rotate", rotated)
     on("DELETE", f"/v1/keys/{key.key_id}", accepted(5))
     on("POST", "/v1/api/open", listeners)
     on("POST", "/v1/api/close", ListenersDocument(urls=("http://127.0.0.1:52415",)))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.control_api import KeyList, KeyView
 from protocol.ids import KeyId
+from protocol.keys_api import KeyList, KeyView
+from protocol.state import KeyLimits
 from tests.support.builders import NOW_MS
 from tests.support.den_cluster import fill
 from tests.support.scripted_session import ScriptedSession
@@ -19,7 +20,11 @@ def node() -> Iterator[ScriptedSession]:
     with ScriptedSession() as scripted:
         fill(scripted)
         key = KeyView(
-            key_id=KeyId("key-k3yk3yk3"), name="laptop", scope="operate", created_at_ms=NOW_MS
+            key_id=KeyId("key-k3yk3yk3"),
+            name="laptop",
+            scope="operate",
+            created_at_ms=NOW_MS,
+            limits=KeyLimits(requests_per_minute=60, concurrent_requests=4),
         )
         scripted.answer("GET", "/v1/keys", KeyList(items=(key,)))
         yield scripted
@@ -158,7 +163,9 @@ def test_api_keys_are_listed_without_a_secret(node: ScriptedSession, tmp_path: P
         async with a_seat(node.url, tmp_path) as seat:
             await seat.until_shows("LIVE")
             await command(seat, "keys")
-            await seat.until_shows("API keys", "laptop", "operate", "skulk keys create NAME")
+            await seat.until_shows(
+                "API keys", "laptop", "operate", "60/min, 4 at a time", "skulk keys create NAME"
+            )
 
     asyncio.run(story())
 

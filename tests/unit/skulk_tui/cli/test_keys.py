@@ -1,4 +1,4 @@
-from protocol.control_api import KeyList, KeyView
+from protocol.keys_api import KeyList, KeyView
 from tests.support.builders import NOW_MS, a_key_id
 from tests.support.command_line import skulk
 from tests.support.fake_node import KEY, FakeNode
@@ -14,7 +14,63 @@ def test_a_new_key_stands_alone_on_stdout(node: FakeNode) -> None:
 def test_scope_and_life_are_asked_for(node: FakeNode) -> None:
     skulk("keys", "create", "ci", "--scope", "operate", "--expires", "30d", node=node.url)
     (asked,) = node.asked("POST", "/v1/keys")
-    assert asked.body == {"name": "ci", "scope": "operate", "expires_in_s": 30 * 86400}
+    assert asked.body == {
+        "name": "ci",
+        "scope": "operate",
+        "expires_in_s": 30 * 86400,
+        "limits": {},
+    }
+
+
+def test_a_key_is_made_with_limits(node: FakeNode) -> None:
+    line = ("keys", "create", "guests", "--rate", "60/min", "--concurrent", "4")
+    assert skulk(*line, node=node.url).code == 0
+    (asked,) = node.asked("POST", "/v1/keys")
+    assert asked.body == {
+        "name": "guests",
+        "scope": "infer",
+        "limits": {"requests_per_minute": 60, "concurrent_requests": 4},
+    }
+
+
+def test_only_what_is_named_of_a_key_is_changed(node: FakeNode) -> None:
+    for options in (
+        ("--rate", "90"),
+        ("--rate", "none", "--expires", "never"),
+        ("--expires", "2d"),
+    ):
+        assert skulk("keys", "set", "laptop", *options, node=node.url).code == 0
+    path = f"/v1/keys/{a_key_id()}"
+    assert [asked.body for asked in node.asked("PUT", path)] == [
+        {"limits": {"requests_per_minute": 90}, "unset": []},
+        {"limits": {}, "unset": ["requests_per_minute", "expires"]},
+        {"expires_in_s": 2 * 86400, "limits": {}, "unset": []},
+    ]
+    assert skulk("keys", "set", "laptop", node=node.url).code == 2
+
+
+def test_a_new_secret_stands_alone_on_stdout(node: FakeNode) -> None:
+    ran = skulk("keys", "rotate", "laptop", "--overlap", "1d", node=node.url)
+    assert (ran.code, ran.out) == (0, f"{KEY}\n")
+    assert "The secret before works for 1d." in ran.err
+    skulk("keys", "rotate", "laptop", "--overlap", "0", node=node.url)
+    asked = node.asked("POST", f"/v1/keys/{a_key_id()}/rotate")
+    assert [one.body for one in asked] == [{"overlap_s": 86400}, {"overlap_s": 0}]
+
+
+def test_senseless_limits_are_refused_before_a_node_is_asked(node: FakeNode) -> None:
+    for option, word in (
+        ("--rate", "0"),
+        ("--rate", "60/hour"),
+        ("--rate", "100001"),
+        ("--concurrent", "-1"),
+        ("--concurrent", "many"),
+        ("--expires", "5s"),
+    ):
+        ran = skulk("keys", "set", "laptop", option, word, node=node.url)
+        assert (ran.code, option in ran.err) == (2, True), word
+    assert skulk("keys", "rotate", "laptop", "--overlap", "31d", node=node.url).code == 2
+    assert node.seen == []
 
 
 def test_senseless_keys_are_refused_before_a_node_is_asked(node: FakeNode) -> None:

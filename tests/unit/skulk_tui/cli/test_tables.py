@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from protocol.control_api import KeyView
 from protocol.ids import ModelId
+from protocol.keys_api import KeyView
+from protocol.state import KeyLimits
 from skulk_tui.cli.answers import (
     Names,
     instance_record,
@@ -185,7 +186,9 @@ def test_transfers() -> None:
 
 def test_keys() -> None:
     key = KeyView(key_id=a_key_id(), name="laptop", scope="operate", created_at_ms=NOW_MS)
-    assert_golden("keys", frame(keys_table([key_record(key)])))
+    limits = KeyLimits(requests_per_minute=6000, concurrent_requests=4)
+    guest = key.model_copy(update={"name": "guests", "limits": limits, "is_expired": True})
+    assert_golden("keys", frame(keys_table([key_record(key), key_record(guest)])))
 
 
 def test_a_node_without_a_name_goes_by_its_id() -> None:

@@ -8,11 +8,9 @@ import pytest
 from protocol.cards import LicenseSection, ReasoningSection, RuntimeSection
 from protocol.commands import AddCard, CreateApiKey, RemoveCard, RevokeApiKey
 from protocol.control_api import (
-    CreatedKey,
     EventsDocument,
     FoundModels,
     HealthDocument,
-    KeyList,
     ListenersDocument,
     NodeIdentity,
     StateDocument,
@@ -23,6 +21,7 @@ from protocol.control_api import (
 )
 from protocol.events import ApiKeyCreated, MasterElected
 from protocol.ids import KeyId, ModelId
+from protocol.keys_api import CreatedKey, KeyList
 from protocol.models_api import ModelEntry, ModelList
 from protocol.nodes import HealthReason, NodeHealth
 from protocol.readings import NodeReading, Readings, TransferReading
