@@ -17,6 +17,8 @@ _UNIT_STEP: Final = 1024
 # What rounds up to 1000 ms is written as a second; one decimal while it is the second digit.
 _MILLISECONDS_BELOW_S: Final = 0.9995
 _DECIMAL_BELOW_S: Final = 9.95
+_MEGA: Final = 1_000_000
+_GIGA: Final = 1_000_000_000
 _ELLIPSIS: Final = "..."
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -51,6 +53,15 @@ def format_bytes(n_bytes: float | None) -> str:
 def format_rate(bytes_per_s: float | None) -> str:
     """Write a transfer rate: `12.3 MiB/s`."""
     return UNKNOWN if bytes_per_s is None else f"{format_bytes(bytes_per_s)}/s"
+
+
+def format_bits_rate(bits_per_s: int | None) -> str:
+    """Write what an interface says that it can: `1 Gbit/s`, `100 Mbit/s`."""
+    if bits_per_s is None:
+        return UNKNOWN
+    if bits_per_s >= _GIGA:
+        return f"{bits_per_s / _GIGA:g} Gbit/s"
+    return f"{bits_per_s / _MEGA:g} Mbit/s"
 
 
 def format_duration(seconds: float | None) -> str:

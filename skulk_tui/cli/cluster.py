@@ -34,6 +34,7 @@ from skulk_tui.cli.cluster_tables import (
 )
 from skulk_tui.cli.completing import complete_node, complete_words
 from skulk_tui.cli.join import join
+from skulk_tui.cli.links import list_links
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import show_outcome
 from skulk_tui.cli.output import Listing, key_values
@@ -87,6 +88,9 @@ def _add_views(cluster: typer.Typer) -> None:
         "strangers",
         examples=("skulk cluster strangers", "skulk cluster strangers --json"),
     )(list_strangers)
+    verb(cluster, "links", examples=("skulk cluster links", "skulk cluster links -o wide"))(
+        list_links
+    )
 
 
 def _add_membership(cluster: typer.Typer) -> None:

@@ -30,6 +30,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "cluster:add_cluster_verbs",
         "The cluster: who is in it, inviting, joining, the master; saved clusters.",
     ),
+    "probe": ("links:add_probe_verbs", "Measure what cannot be known without."),
     "place": ("place:add_place", "Place a model, showing its phases until it serves."),
     "move": (
         "move:add_move",

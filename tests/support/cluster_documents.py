@@ -29,6 +29,7 @@ from protocol.control_api import (
 )
 from protocol.errors import ErrorBody
 from protocol.ids import TokenId
+from protocol.link_api import LinkNode, LinksDocument, LinkView, ProbeState, ProbeView
 from tests.support.builders import (
     GIB,
     MIB,
@@ -258,3 +259,43 @@ def error_event(code: str, message: str) -> bytes:
     """Write the error that ends a stream."""
     error = {"message": message, "type": "server_error", "code": code, "skulk_code": code}
     return server_event("error", json.dumps({"error": error}))
+
+
+def a_probe(state: ProbeState = "done", **changes: object) -> ProbeView:
+    """A series over one pair, that has gone well if it is over."""
+    fields: dict[str, object] = {
+        "state": state,
+        "began_ms": 1_700_000_000_000,
+        "n_pairs": 1,
+        "n_tried": 1 if state == "done" else 0,
+    }
+    return ProbeView.model_validate(fields | changes)
+
+
+def some_links(probe: ProbeView | None = None) -> LinksDocument:
+    """Two nodes, of which the second has told of no way that is open."""
+    there, back = a_node_id(1), a_node_id(2)
+    return LinksDocument(
+        node_id=there,
+        nodes=(
+            LinkNode(node_id=there, name="node-1", liveness="alive"),
+            LinkNode(node_id=back, name="node-2", liveness="alive"),
+        ),
+        links=(
+            LinkView(
+                source=there,
+                target=back,
+                state="up",
+                interface="eth0",
+                kind="ethernet",
+                nominal_bits_s=1_000_000_000,
+                rtt_median_ms=0.25,
+                rtt_p99_ms=2.5,
+                rate_bytes_s=112 << 20,
+                rate_age_s=65.0,
+                told_ago_s=1.0,
+            ),
+            LinkView(source=back, target=there, state="silent"),
+        ),
+        probe=probe or a_probe(),
+    )

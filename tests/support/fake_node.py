@@ -539,6 +539,8 @@ def _cluster_answers(node: FakeNode) -> None:
     on("POST", "/v1/cluster/invite", document(of_cluster.an_invitation(), status=201))
     on("POST", "/v1/cluster/join", of_cluster.a_join())
     on("GET", "/v1/cluster/tokens", of_cluster.some_tokens())
+    on("GET", "/v1/cluster/links", of_cluster.some_links())
+    on("POST", "/v1/cluster/links/probe", document(of_cluster.a_probe("running"), status=202))
     on("DELETE", f"/v1/cluster/tokens/{of_cluster.TOKEN_ID}", accepted(6))
     on("DELETE", f"/v1/cluster/members/{a_node_id(2)}", accepted(7))
     on("PUT", "/v1/cluster/policy", accepted(8))

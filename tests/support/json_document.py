@@ -15,7 +15,14 @@ from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from typing import Any, Final, cast
 
-from skulk_tui.cli import bench_figures, cluster_records, operation_records, records, saved_clusters
+from skulk_tui.cli import (
+    bench_figures,
+    cluster_records,
+    link_tables,
+    operation_records,
+    records,
+    saved_clusters,
+)
 from tests.support.source_tree import ROOT
 
 DOCUMENT: Final = ROOT / "docs" / "cli-json.md"
@@ -41,6 +48,7 @@ KINDS: Final[dict[str, type]] = {
     "invitations": cluster_records.InvitationRecord,
     "joined": cluster_records.JoinRecord,
     "keys": records.KeyRecord,
+    "links": link_tables.LinkRecord,
     "leftovers": operation_records.LeftoverRecord,
     "listeners": records.ListenersRecord,
     "logs": cluster_records.LogLineRecord,

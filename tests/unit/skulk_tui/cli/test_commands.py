@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from protocol.errors import ErrorCode
 from protocol.session import TimelineEntry
-from skulk_tui.cli import bench_figures, cluster_records, operation_records, records
+from skulk_tui.cli import bench_figures, cluster_records, link_tables, operation_records, records
 from tests.support.builders import MODEL, NOW_MS, a_command_id, an_instance_id
 from tests.support.cluster_documents import SIX_WORDS, TOKEN_ID
 from tests.support.command_line import skulk, unread_pipe
@@ -147,6 +147,8 @@ CASES = [
         kind="drains",
         record=operation_records.DrainRecord,
     ),
+    Case(arguments=("cluster", "links"), kind="links", record=link_tables.LinkRecord),
+    Case(arguments=("probe", "links"), kind="links", record=link_tables.LinkRecord),
     Case(arguments=("node", "undrain", "node-1"), kind="outcomes", record=records.OutcomeRecord),
     Case(arguments=("diag", "bundle"), kind="bundle", record=operation_records.BundleRecord),
     Case(arguments=("bundle",), kind="bundle", record=operation_records.BundleRecord),
@@ -325,6 +327,7 @@ def test_help_has_two_examples(case: Case) -> None:
         "node",
         "diag",
         "store",
+        "probe",
     }
     path = verb[:2] if verb[0] in groups else verb[:1]
     ran = skulk(*path, "--help")
@@ -429,6 +432,8 @@ def _routes() -> list[str]:
         "/v1/cluster/invite",
         "/v1/cluster/join",
         "/v1/cluster/tokens",
+        "/v1/cluster/links",
+        "/v1/cluster/links/probe",
         "/v1/cluster/handover",
         "/v1/logs",
         "/store/storage",

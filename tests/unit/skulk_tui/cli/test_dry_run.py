@@ -39,6 +39,7 @@ CHANGES = [
     ("node", "restart", "studio"),
     ("node", "undrain", "node-1"),
     ("place", MODEL),
+    ("probe", "links"),
     ("retry", an_instance_id()),
     ("service", "install"),
     ("service", "uninstall"),
@@ -50,6 +51,7 @@ CHANGES = [
 LOOKS = {
     *("bench", "bundle", "chat", "completion", "diag bundle", "doctor", "events", "help", "info"),
     *("api status", "cluster list", "cluster members", "cluster status", "cluster strangers"),
+    "cluster links",
     *("cluster tokens", "config get", "instance show", "keys list", "logs", "models files"),
     *("models list", "models show", "nodes", "ps", "service status", "status", "timeline", "top"),
     *("tui", "version", "wait"),
