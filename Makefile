@@ -113,7 +113,7 @@ lock:
 	@command -v npm >/dev/null || { echo "make lock needs npm." >&2; exit 1; }
 	"$(UV)" pip compile $(LOCK_FLAGS) --output-file requirements-dev.lock pyproject.toml --group dev
 	"$(UV)" pip compile $(LOCK_FLAGS) --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
-	for client in tests/clients/environments/*.in; do \
+	for client in tests/clients/environments/*.in bench/locks/*.in; do \
 		"$(UV)" pip compile $(LOCK_FLAGS) --output-file "$${client%.in}.txt" "$$client" || exit 1; \
 	done
 	for client in tests/clients/environments/*/package.json; do \

@@ -9,10 +9,11 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, final
 
 import psutil
 
@@ -45,6 +46,8 @@ class Result:
     better: Literal["lower", "higher"] = "lower"
     detail: str = ""
     """How it came about: the two sides, spread, rounds."""
+    sides: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The same of others, measured in turn with `seen`, in the same unit."""
 
     @property
     def verdict(self) -> Verdict:
@@ -120,6 +123,28 @@ def cpu_seconds(root_pid: int, *, descendants: bool = True) -> float:
             continue  # its parent has reaped it and carries its time from now on
         total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+@final
+class OthersShare:
+    """How much of this machine's processors others take while something is measured."""
+
+    def __init__(self) -> None:
+        self._began = self._looked()
+
+    def ratio(self) -> float:
+        """Give their part of all processor time since the beginning, 0.0 to 1.0."""
+        busy_s, own_s, now_s = (
+            now - then for now, then in zip(self._looked(), self._began, strict=True)
+        )
+        return max(0.0, busy_s - own_s) / (now_s * (os.cpu_count() or 1))
+
+    @staticmethod
+    def _looked() -> tuple[float, float, float]:
+        times = psutil.cpu_times()
+        busy_s = sum(times) - times.idle - getattr(times, "iowait", 0.0)
+        busy_s -= getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+        return busy_s, cpu_seconds(os.getpid()), time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

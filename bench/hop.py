@@ -17,9 +17,8 @@ from typing import Final
 import uvloop
 
 from bench.harness import Result, cpu_seconds, interleaved, percentile, spread
-from bench.load import Job, Outcome
+from bench.load import Outcome
 from bench.sides import (
-    CHAT_PATH,
     CONTEXT_TOKENS,
     PACED,
     QUICK,
@@ -28,6 +27,8 @@ from bench.sides import (
     Ask,
     LoadGenerator,
     Sides,
+    chat_job,
+    daemon_address,
     stop,
     write_cards,
 )
@@ -37,7 +38,6 @@ from tests.support.data_nodes import Script, a_task, ask
 from tests.support.zmq_nodes import two_zmq_nodes
 
 N_ROUNDS: Final = 7
-_HOST: Final = "127.0.0.1"
 
 
 class _Hop:
@@ -66,15 +66,7 @@ class _Hop:
         return sum(cpu_seconds(pid, descendants=False) for pid in pids)
 
     def _ask(self, daemon: Daemon, ask: Ask) -> Outcome:
-        return self._generator(
-            Job(
-                address=f"tcp:{_HOST}:{daemon.port}",
-                path=CHAT_PATH,
-                body=ask.body(self._model_id),
-                concurrency=ask.concurrency,
-                requests=ask.requests,
-            )
-        )
+        return self._generator(chat_job(daemon_address(daemon), self._model_id, ask))
 
 
 def added_latency(hop: _Hop) -> list[Result]:

@@ -11,12 +11,14 @@ import json
 import re
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, cast, final
 
 import uvloop
 
-_CONTENT: Final = re.compile(rb'"content": ?"[^"]')
+CONTENT: Final = re.compile(rb'"content": ?"[^"]')
+"""A piece of an answer's text."""
+_EVENT: Final = b"data: {"
 _TOKENS: Final = re.compile(rb'"completion_tokens": ?(\d+)')
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ?(\d+)\r\n", re.IGNORECASE)
 
@@ -31,7 +33,8 @@ class Job:
     body: str
     concurrency: int
     requests: int
-    authorization: str = ""
+    times_gaps: bool = False
+    """Time what lies between the events of each stream."""
 
     def wire(self) -> bytes:
         """Give the whole request as bytes."""
@@ -40,8 +43,6 @@ class Job:
             f"POST {self.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n"
         )
-        if self.authorization:
-            head += f"Authorization: Bearer {self.authorization}\r\n"
         return head.encode() + b"\r\n" + body
 
 
@@ -55,6 +56,8 @@ class Outcome:
     """From the request to the first event that carries text; empty for whole answers."""
     n_events: int
     completion_tokens: int
+    gaps_s: list[float] = field(default_factory=list[float])
+    """Between one event of a stream and the next; 0.0 where they came together."""
     n_replaced: int = 0
     """Connections that the server closed under a request before it answered; asked anew."""
     error: str = ""
@@ -74,6 +77,8 @@ class _Client(asyncio.Protocol):
         self._body_at = -1
         self._length: int | None = None
         self._first_s: float | None = None
+        self._event_s: float | None = None
+        """When the last one came."""
         self._began_s = 0.0
         self._is_waiting = False
 
@@ -105,7 +110,9 @@ class _Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if self._first_s is None and _CONTENT.search(self._buffer):
+        if self._run.job.times_gaps:
+            self._time_events(data.count(_EVENT))
+        if self._first_s is None and CONTENT.search(self._buffer):
             self._first_s = time.perf_counter()
         if self._body_at < 0 and not self._read_head():
             return
@@ -115,6 +122,16 @@ class _Client(asyncio.Protocol):
         elif len(self._buffer) - self._body_at < self._length:
             return
         self._on_answer(time.perf_counter())
+
+    def _time_events(self, n_events: int) -> None:
+        if not n_events:
+            return
+        now_s = time.perf_counter()
+        gaps_s = self._run.outcome.gaps_s
+        if self._event_s is not None:
+            gaps_s.append(now_s - self._event_s)
+        gaps_s.extend([0.0] * (n_events - 1))
+        self._event_s = now_s
 
     def _read_head(self) -> bool:
         at = self._buffer.find(b"\r\n\r\n")
@@ -135,7 +152,7 @@ class _Client(asyncio.Protocol):
         if self._length is None:
             if self._first_s is not None:
                 outcome.first_content_s.append(self._first_s - self._began_s)
-            outcome.n_events += self._buffer.count(b"data: {")
+            outcome.n_events += self._buffer.count(_EVENT)
         tokens = _TOKENS.findall(self._buffer)
         outcome.completion_tokens += int(tokens[-1]) if tokens else 0
         self.ask()

@@ -63,6 +63,7 @@ class Ask:
     stream: bool
     max_tokens: int = 8
     prompt: str = "What is the capital of France?"
+    times_gaps: bool = False
 
     def body(self, model_id: str) -> str:
         """Give the chat request as both the daemon and llama-server take it."""
@@ -76,6 +77,23 @@ class Ask:
         if self.stream:
             request["stream_options"] = {"include_usage": True}
         return json.dumps(request)
+
+
+def chat_job(address: str, model_id: str, ask: Ask) -> Job:
+    """Give the generator's job for what is asked at an address."""
+    return Job(
+        address=address,
+        path=CHAT_PATH,
+        body=ask.body(model_id),
+        concurrency=ask.concurrency,
+        requests=ask.requests,
+        times_gaps=ask.times_gaps,
+    )
+
+
+def daemon_address(daemon: Daemon) -> str:
+    """Give the address of a daemon's API, as a job names it."""
+    return f"tcp:127.0.0.1:{daemon.port}"
 
 
 @final
@@ -96,6 +114,11 @@ class LoadGenerator:
         self._process.terminate()
         self._process.communicate()
 
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
     def __call__(self, job: Job) -> Outcome:
         """Run one job to its end.
 
@@ -114,18 +137,26 @@ class LoadGenerator:
         return outcome
 
 
+def engine_processes(daemon: Daemon, needle: str) -> dict[int, list[str]]:
+    """Find the engines that have `needle` in their command line; gives that, by process."""
+    found: dict[int, list[str]] = {}
+    for child in daemon.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = child.cmdline()
+            is_shim = any(part.endswith("shim.py") for part in command)
+            if not is_shim and any(needle in part for part in command):
+                found[child.pid] = command
+    return found
+
+
 def engine_command(daemon: Daemon, needle: str) -> list[str]:
     """Find the command line of the engine that has `needle` in it.
 
     Raises:
         LookupError: No child of the daemon has it.
     """
-    for child in daemon.children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            command = child.cmdline()
-            is_shim = any(part.endswith("shim.py") for part in command)
-            if not is_shim and any(needle in part for part in command):
-                return command
+    for command in engine_processes(daemon, needle).values():
+        return command
     message = f"no engine of the daemon has {needle} in its command line"
     raise LookupError(message)
 
@@ -152,20 +183,11 @@ class Sides:
 
     def direct(self, ask: Ask) -> Outcome:
         """Ask the engine."""
-        return self._generator(self._job(self._engine, ask))
+        return self._generator(chat_job(self._engine, self._model_id, ask))
 
     def through(self, ask: Ask) -> Outcome:
         """Ask the daemon."""
-        return self._generator(self._job(f"tcp:127.0.0.1:{self.daemon.port}", ask))
-
-    def _job(self, address: str, ask: Ask) -> Job:
-        return Job(
-            address=address,
-            path=CHAT_PATH,
-            body=ask.body(self._model_id),
-            concurrency=ask.concurrency,
-            requests=ask.requests,
-        )
+        return self._generator(chat_job(daemon_address(self.daemon), self._model_id, ask))
 
 
 def write_cards(models: Path) -> None:

@@ -1,4 +1,4 @@
-"""The scripted engine's process: a small HTTP server over a Unix socket, with faults on demand.
+"""The scripted engine's process: a small HTTP server over a local socket, with faults on demand.
 
 It speaks the part of llama-server's protocol that we use, and misbehaves exactly as its script
 says. Standard library and httptools only, so that it listens within 100 ms of exec.
@@ -150,7 +150,7 @@ class Answer:
             engine.script,
             reply=reply_to(engine.script, messages),
             prompt_tokens=self.prompt_tokens,
-            max_tokens=request.get("max_tokens"),
+            max_tokens=request.get("max_tokens", request.get("max_completion_tokens")),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
         )
         self._text: list[str] = []
@@ -468,15 +468,23 @@ def _log(line: str) -> None:
     sys.stderr.flush()
 
 
-async def serve(socket_path: str, script: Script) -> None:
-    """Listen, then load, then answer until the process is ended."""
+async def serve(where: str | int, script: Script) -> None:
+    """Listen, then load, then answer until the process is ended.
+
+    Args:
+        where: A Unix socket's path, or a port of loopback for clients that know no such sockets.
+        script: What is said.
+    """
     loop = asyncio.get_running_loop()
     if script.ignore_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     engine = Scripted(script)
     os.umask(0o077)
-    await loop.create_unix_server(lambda: _Connection(engine), socket_path)
-    _log(f"listening on {socket_path}")
+    if isinstance(where, str):
+        await loop.create_unix_server(lambda: _Connection(engine), where)
+    else:
+        await loop.create_server(lambda: _Connection(engine), "127.0.0.1", where)
+    _log(f"listening on {where}")
     engine.start_loading()
     await asyncio.Event().wait()
 
@@ -484,7 +492,8 @@ async def serve(socket_path: str, script: Script) -> None:
 def main() -> None:
     """Read the parameters from the only argument and serve."""
     parameters = json.loads(sys.argv[1])
-    asyncio.run(serve(parameters["socket"], Script(**parameters["script"])))
+    where: str | int = parameters.get("socket") or parameters["port"]
+    asyncio.run(serve(where, Script(**parameters["script"])))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """A node for real clients: its models, and runs of a client against it."""
 
 import json
-import os
 import re
 import subprocess
 from collections import Counter
@@ -11,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from tests.support.client_environments import client_modules, client_python
+from tests.support.client_environments import (
+    client_modules,
+    client_python,
+    closed_environment,
+)
 from tests.support.daemon import Daemon
 from tests.support.scripted_models import add_scripted_model
 from tests.support.shared_daemon import shared_daemon
@@ -34,8 +37,6 @@ _REQUESTS: Final = re.compile(
     r'^skulk_(?:api|inference)_requests_total\{.*(?:status|outcome)="([^"]*)"\} (\S+)$',
     re.MULTILINE,
 )
-NOWHERE: Final = "http://127.0.0.1:9"
-"""A proxy that nobody is: what would leave the machine fails at once, also without a namespace."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +58,7 @@ class ClientNode:
 
     def environment(self, name: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Give a client's environment: a home of its own, no settings, and no way out."""
-        home = self._root / f"home-{name}"
-        home.mkdir(exist_ok=True)
-        proxies = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-        both = (*proxies, *(variable.lower() for variable in proxies))
-        return {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),
-            **dict.fromkeys(both, NOWHERE),
-            "NO_PROXY": "127.0.0.1,localhost",
-            "no_proxy": "127.0.0.1,localhost",
-            **(extra or {}),
-        }
+        return {**closed_environment(self._root / f"home-{name}"), **(extra or {})}
 
     def place(self, model_id: str, *, context_tokens: int = WINDOW) -> None:
         """Place a model and wait until it is ready."""
