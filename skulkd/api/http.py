@@ -243,8 +243,17 @@ class Request:
 
         Raises:
             RequestError: `request.too_large`; `request.overloaded` when all bodies together are
-                too large; `request.cancelled` when the client went away.
+                too large; `request.content_type` when it is compressed, since what it grows to is
+                bounded by nobody; `request.cancelled` when the client went away.
         """
+        encoding = self.headers.get(b"content-encoding")
+        if encoding is not None and encoding.strip().lower() not in {b"", b"identity"}:
+            raise RequestError(
+                "request.content_type",
+                f"the body is compressed ({encoding[:40].decode('latin-1')!r}), and is taken plain"
+                " only",
+                remediation="Send it without Content-Encoding.",
+            )
         declared = self.headers.get(b"content-length")
         if declared is not None:
             if int(declared) > max_bytes:

@@ -99,7 +99,7 @@ def test_no_shell_ever_reads_what_we_write() -> None:
     assert [str(reference) for reference in found] + shells == []
 
 
-def test_data_is_never_executed() -> None:
+def test_s15_data_is_never_executed() -> None:
     found = uses(
         python_files(*PACKAGES, "bench"),
         "pickle",
@@ -108,6 +108,8 @@ def test_data_is_never_executed() -> None:
         "cloudpickle",
         "marshal",
         "shelve",
+        "torch.load",
+        "jsonpickle",
         "eval",
         "exec",
         "builtins.eval",
@@ -121,6 +123,29 @@ def test_data_is_never_executed() -> None:
         "yaml.UnsafeLoader",
     )
     assert [str(reference) for reference in found] == []
+
+
+def test_s31_one_client_goes_beyond_the_machine_and_follows_no_redirect() -> None:
+    files = python_files("protocol", "engines", "store", "skulkd")
+    others = uses(
+        files,
+        *("urllib.request", "http.client", "aiohttp", "urllib3", "ftplib", "smtplib"),
+        "websockets.connect",
+        "websockets.asyncio.client",
+    )
+    assert [str(reference) for reference in others] == []
+    fetchers = uses(files, "httpx")
+    assert {reference.path for reference in fetchers} == {"store/fetch.py", "store/origins.py"}
+    following = [
+        f"{relative(path)}:{keyword.value.lineno}"
+        for path in python_files(*PACKAGES)
+        for node in ast.walk(syntax_tree(path))
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "follow_redirects"
+        and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
+    ]
+    assert following == []
 
 
 def test_wire_libraries_have_one_owner() -> None:

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.daemon import SCRIPTS, Daemon, clean_environment, free_port, wait_until
@@ -156,10 +158,17 @@ def test_a_home_below_a_file_is_refused(tmp_path: Path) -> None:
     refusal_of(run_skulkd(tmp_path / "file" / "home"), "config.home_unusable")
 
 
-def test_a_missing_home_is_made_for_this_user_alone(make_daemon: Callable[..., Daemon]) -> None:
+def test_s01_a_fresh_node_listens_on_loopback_alone_in_a_home_of_this_user_alone(
+    make_daemon: Callable[..., Daemon],
+) -> None:
     daemon = make_daemon("deep/below/nothing")
     daemon.root.mkdir(parents=True)
     daemon.start()
+    sockets = psutil.Process(daemon.pid).net_connections(kind="inet")
+    listening = {one.laddr for one in sockets if one.status == psutil.CONN_LISTEN}
+    assert ("127.0.0.1", daemon.port) in listening
+    assert {ip_address(host).is_loopback for host, _ in listening} == {True}
+    assert [one for one in sockets if one.type == socket.SOCK_DGRAM] == [], "no mDNS either"
     assert daemon.home.stat().st_mode & 0o777 == 0o700
     for name in ("identity.json", "lock"):
         assert (daemon.home / name).stat().st_mode & 0o077 == 0, name

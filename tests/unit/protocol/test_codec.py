@@ -52,7 +52,7 @@ def test_fields_travel_by_their_own_names() -> None:
     assert values["n_tokens"] == 3
 
 
-def test_an_unknown_field_is_named() -> None:
+def test_s16_an_unknown_field_is_named() -> None:
     error = _refused(_frame({"n_tokens": 1, "colour": "red"}))
     assert error.code == "protocol.bad_frame"
     assert "colour" in error.message
@@ -99,7 +99,7 @@ def test_plain_values_are_what_json_knows_and_bytes(data: bytes) -> None:
     assert caught.value.code == "protocol.bad_frame"
 
 
-def test_a_frame_over_the_limit_is_refused_unread() -> None:
+def test_s16_a_frame_over_the_limit_is_refused_unread() -> None:
     error = _refused(b"\xc1" * 11, max_bytes=10)
     assert error.code == "protocol.too_large"
     assert error.details == {"n_bytes": 11, "max_bytes": 10}
@@ -113,7 +113,7 @@ def _nested(depth: int, *, is_map: bool) -> object:
 
 
 @pytest.mark.parametrize("is_map", [True, False])
-def test_depth_is_bounded(is_map: bool) -> None:
+def test_s16_depth_is_bounded(is_map: bool) -> None:
     decode_values(_frame(_nested(MAX_DEPTH, is_map=is_map)))
     with pytest.raises(ProtocolError, match="nested deeper"):
         decode_values(_frame(_nested(MAX_DEPTH + 1, is_map=is_map)))
@@ -166,7 +166,7 @@ def _array(n_items: int, item: bytes) -> bytes:
     ],
     ids=["announced", "containers", "items", "map"],
 )
-def test_a_frame_of_too_many_values_is_refused_before_they_are_read(data: bytes) -> None:
+def test_s16_a_frame_of_too_many_values_is_refused_before_they_are_read(data: bytes) -> None:
     error = _refused(data)
     assert error.code == "protocol.bad_frame"
     assert "exceeds" in error.message or "more than" in error.message

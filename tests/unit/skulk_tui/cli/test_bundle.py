@@ -57,7 +57,7 @@ def manifest(path: Path) -> dict[str, Any]:
     return json.loads(read(path)["skulk-bundle/manifest.json"])
 
 
-def test_nothing_that_was_planted_is_in_the_archive(node: FakeNode, tmp_path: Path) -> None:
+def test_s34_nothing_that_was_planted_is_in_the_archive(node: FakeNode, tmp_path: Path) -> None:
     path = tmp_path / "b.tar.zst"
     ran = made(node, path)
     assert ran.code == 0, ran.err

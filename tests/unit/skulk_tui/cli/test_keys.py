@@ -1,4 +1,6 @@
 from protocol.keys_api import KeyList, KeyView
+from skulk_tui.cli.main import build_app
+from skulk_tui.cli.manual import command_of, verbs_of
 from tests.support.builders import NOW_MS, a_key_id
 from tests.support.command_line import skulk
 from tests.support.fake_node import KEY, FakeNode
@@ -104,3 +106,16 @@ def test_opening_the_api_says_from_where_it_is_reached(node: FakeNode) -> None:
     assert "the network, with an API key" in ran.out
     assert "http://studio.tailnet.example:52415/v1" in ran.out
     assert node.asked("POST", "/v1/api/open")[0].body == {"host": "192.168.1.5", "persist": False}
+
+
+def test_s07_no_option_takes_a_key_that_others_could_read_in_the_list_of_processes() -> None:
+    root = command_of(build_app())
+    taking = [
+        option
+        for command in (root, *(command for _, command in verbs_of(root)))
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not parameter.is_flag
+        for option in parameter.opts
+        if any(word in option for word in ("key", "secret", "password"))
+    ]
+    assert taking == []

@@ -176,7 +176,7 @@ def test_loopback_addresses(address: str, expected: bool) -> None:
     assert is_loopback(address) == expected
 
 
-def test_fresh_keys_have_160_random_bits_and_only_a_hash_is_kept() -> None:
+def test_s05_fresh_keys_have_160_random_bits_and_only_a_hash_is_kept() -> None:
     first, second = make_key(), make_key()
     assert first.text != second.text
     assert first.text.startswith(f"skulk-{first.key_id.removeprefix('key-')}-")
