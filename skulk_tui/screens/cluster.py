@@ -9,7 +9,10 @@ from textual.containers import Container
 from textual.events import Resize
 
 from protocol.cluster_api import NodeView
+from protocol.errors import SkulkError
+from protocol.link_api import LinksDocument, ProbeLinksBody, ProbeView
 from skulk_tui.lines import EMPTY, wrapped
+from skulk_tui.naming import ref_named
 from skulk_tui.screens.cluster_rows import (
     NODE_COLUMNS,
     NODE_FACETS,
@@ -25,10 +28,10 @@ from skulk_tui.screens.cluster_tabs import (
     MEMBER_COLUMNS,
     door_line,
     door_rows,
-    link_matrix,
     member_rows,
     stranger_lines,
 )
+from skulk_tui.screens.link_matrix import KnownLinks, link_matrix
 from skulk_tui.screens.node_cards import node_card
 from skulk_tui.screens.node_traces import trace_lines
 from skulk_tui.screens.view import Handler, Values, View
@@ -42,6 +45,11 @@ from skulk_tui.widgets.pane import Pane, TablePane, TextPane
 _ROUTES_LINES: Final = 6
 CARDS_FROM: Final = (120, 36)
 """Columns and rows of the terminal from which nodes are cards, as long as all of them fit."""
+LINKS_ROUTE: Final = "/v1/cluster/links"
+PROBE_ROUTE: Final = "/v1/cluster/links/probe"
+LINKS_LOOK_S: Final = 5.0
+PROBE_LOOK_S: Final = 1.0
+"""While links are being measured through this node."""
 _TAB_HINT: Final = "[ and ] switch"
 Tab = Literal["overview", "links", "members", "door"]
 TABS: Final[tuple[Tab, ...]] = get_args(Tab)
@@ -59,6 +67,9 @@ class ClusterView(View):
         dash = seat.glyphs.rule
         self.tab: Tab = "overview"
         self._cards: str = "auto"
+        self.known_links = KnownLinks()
+        self._is_asking = False
+        self._asked_at_s = float("-inf")
         self._shown: Mapping[Ref, NodeView] = {}
         """The nodes that have rows, as they were when these were made."""
         self.routes = BlockPane(
@@ -124,6 +135,7 @@ class ClusterView(View):
             "cluster.cards": self._choose_cards,
             "cluster.routes": lambda _: self._go_tab("overview"),
             "cluster.matrix": lambda _: self._go_tab("links"),
+            "cluster.probe": self._probe,
             "cluster.next_tab": lambda _: self._turn(1),
             "cluster.previous_tab": lambda _: self._turn(-1),
         }
@@ -133,7 +145,8 @@ class ClusterView(View):
         del changes
         view, glyphs = self.seat.view, self.seat.glyphs
         if self.tab == "links":
-            self.links.show(link_matrix(view, self.size.width), state=_TAB_HINT)
+            lines = link_matrix(view, self.known_links, self.size.width, now=self.seat.now())
+            self.links.show(lines, state=_TAB_HINT)
         elif self.tab == "members":
             self.members.model.set_rows(member_rows(view))
             self.members.redraw()
@@ -152,7 +165,9 @@ class ClusterView(View):
             self._show_strip()
 
     def tick(self) -> None:
-        """Let the traces go on, where they are shown."""
+        """Let the traces go on, where they are shown, and ask for the links once in a while."""
+        if self.tab == "links":
+            self._ask_links()
         if self.tab == "overview" and self.has_class("wide"):
             self._show_strip()
 
@@ -199,6 +214,38 @@ class ClusterView(View):
         if stranger is not None and self.seat.shell is not None:
             await self.seat.shell.show_text(f"Refused: {ref.shown}", stranger_lines(stranger))
 
+    # ---- Links ----
+
+    async def _probe(self, values: Values) -> None:
+        """Have links measured: those between all nodes, or those of the nodes named."""
+        words = [word for word in values.get("nodes", "").split(",") if word]
+        named = tuple(ref_named(self.seat.view, "node", word).id for word in words)
+        body = ProbeLinksBody(nodes=named)
+        begun = await self.seat.link.request("POST", PROBE_ROUTE, ProbeView, body)
+        self.seat.tell(f"{begun.n_pairs} pairs are being measured, one after the other")
+        self._asked_at_s = float("-inf")
+        self._go_tab("links")
+
+    def _ask_links(self) -> None:
+        document = self.known_links.document
+        is_running = document and document.probe and document.probe.state == "running"
+        every_s = PROBE_LOOK_S if is_running else LINKS_LOOK_S
+        is_due = self.seat.now() - self._asked_at_s >= every_s
+        if is_due and not self._is_asking and self.seat.link.view.may_change:
+            self._is_asking, self._asked_at_s = True, self.seat.now()
+            self.run_worker(self._take_links(), exit_on_error=False)
+
+    async def _take_links(self) -> None:
+        try:
+            answer = await self.seat.link.request("GET", LINKS_ROUTE, LinksDocument)
+            self.known_links = KnownLinks(answer, self.seat.now())
+        except SkulkError as error:
+            self.known_links = self.known_links._replace(problem=error)
+        finally:
+            self._is_asking = False
+        if self.tab == "links":
+            self.commit(None)
+
     # ---- Cards ----
 
     def _choose_cards(self, values: Values) -> None:
@@ -226,6 +273,8 @@ class ClusterView(View):
 
     def _go_tab(self, tab: Tab) -> None:
         self.tab = tab
+        if tab == "links":
+            self._ask_links()
         self._show_tab()
         self.commit(None)
         self.focus_first()

@@ -1,12 +1,10 @@
-"""The further sub-tabs of the screen Cluster: links between nodes, members, the door. Pure."""
+"""The further sub-tabs of the screen Cluster: members, the door. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from protocol.cluster_api import NodeView, StrangerView
-from protocol.control_api import LinkEdge
-from skulk_tui.formatting import UNKNOWN, format_duration, format_rtt
-from skulk_tui.glyphs import pad_cells
+from skulk_tui.formatting import UNKNOWN, format_duration
 from skulk_tui.lines import EMPTY, Line, Span, Tone, line, span, toned
 from skulk_tui.screens.cluster_rows import presence_of, ref_of_node
 from skulk_tui.table_columns import Column
@@ -29,67 +27,13 @@ DOOR_COLUMNS: Final = (
     Column(key="last", title="LAST", width=9, align="right"),
     Column(key="key", title="KEY", width=12, drop=3),
 )
-_LINK_TONES: Final[Mapping[str, Tone]] = {
+LINK_TONES: Final[Mapping[str, Tone]] = {
     "up": "good",
     "connecting": "warn",
     "silent": "warn",
     "refused": "bad",
     "incompatible": "bad",
 }
-_CELL: Final = 10
-
-
-def link_matrix(view: ViewState, width: int) -> Sequence[Line]:
-    """Draw each link: rows are the nodes it leads from, columns those it leads to."""
-    nodes = view.nodes
-    if len(nodes) < 2:  # ruff: ignore[magic-value-comparison]  a link has two ends
-        return (toned("  one node alone has no links; :invite lets another one in", "dim"),)
-    by_ends: dict[tuple[str, str], LinkEdge] = {
-        (edge.source, edge.target): edge for edge in view.links
-    }
-    name_cells = min(14, max(len(node.member.name) for node in nodes) + 1)
-    n_columns = max(1, (width - name_cells - 2) // (_CELL + 1))
-    shown = nodes[:n_columns]
-    lines: list[Line] = [
-        line(
-            Span(" " * (name_cells + 2)),
-            *(Span(pad_cells(node.member.name, _CELL) + " ", "dim") for node in shown),
-        )
-    ]
-    worst_ms = max((edge.rtt_median_ms or 0.0 for edge in view.links), default=0.0)
-    lines += [_matrix_row(node, shown, by_ends, name_cells, worst_ms) for node in nodes]
-    lines += [EMPTY, toned("  ms there and back, of what nodes tell; ! is the slowest", "dim")]
-    if len(shown) < len(nodes):
-        lines.append(toned(f"  {len(nodes) - len(shown)} more columns than fit", "dim"))
-    return lines
-
-
-def _matrix_row(
-    node: NodeView,
-    shown: Sequence[NodeView],
-    by_ends: Mapping[tuple[str, str], LinkEdge],
-    name_cells: int,
-    worst_ms: float,
-) -> Line:
-    parts: list[Span] = [Span("  "), Span(pad_cells(node.member.name, name_cells), "strong")]
-    for other in shown:
-        if other.member.node_id == node.member.node_id:
-            parts.append(Span(pad_cells(".", _CELL) + " ", "dim"))
-            continue
-        edge = by_ends.get((node.member.node_id, other.member.node_id))
-        parts.append(_matrix_cell(edge, worst_ms))
-    return tuple(parts)
-
-
-def _matrix_cell(edge: LinkEdge | None, worst_ms: float) -> Span:
-    """Write how long the way takes, or how it is while that is not measured or it is not up."""
-    if edge is None:
-        return Span(pad_cells(UNKNOWN, _CELL) + " ", "dim")
-    if edge.state != "up" or edge.rtt_median_ms is None:
-        return Span(pad_cells(edge.state, _CELL) + " ", _LINK_TONES[edge.state])
-    is_worst = edge.rtt_median_ms == worst_ms
-    text = f"{format_rtt(edge.rtt_median_ms)}{'!' if is_worst else ''}"
-    return Span(pad_cells(text, _CELL) + " ", "warn" if is_worst else _LINK_TONES[edge.state])
 
 
 def member_rows(view: ViewState) -> Sequence[TableRow]:
@@ -107,7 +51,7 @@ def _member_row(node: NodeView) -> TableRow:
             "name": line(span(member.name, "strong")),
             "role": line(member.role),
             "liveness": line(presence_of(member)[0].rstrip("!")),
-            "link": toned(link, _LINK_TONES.get(link, "plain")),
+            "link": toned(link, LINK_TONES.get(link, "plain")),
             "address": line(span(address)),
             "build": line(span(member.build or UNKNOWN)),
             "id": line(member.node_id),

@@ -20,8 +20,10 @@ from protocol.control_api import (
 from protocol.errors import ErrorBody
 from protocol.ids import ModelId
 from protocol.instances import InstanceFailure, Phase
+from protocol.link_api import LinkNode, LinksDocument, LinkView, ProbeView
 from protocol.models_api import ModelEntry
 from protocol.placements import MemoryArithmetic, Plan, ShardAssignment
+from protocol.readings import LinkKind
 from protocol.session import ClusterHead, RowTopic, row_key
 from protocol.state import PlacementFailure
 from tests.support import cluster_documents as of_cluster
@@ -330,6 +332,44 @@ def den_log_line(message: str, *, level: str = "info") -> LogLineView:
     )
 
 
+def den_links(probe: ProbeView | None = None) -> LinksDocument:
+    """Make the links of the four: two fast ones, a slow one, and what nobody has told."""
+    ids = [a_node_id(number) for number in range(1, len(NAMES) + 1)]
+
+    def way(
+        one: int, other: int, rtt_ms: float, rate_bytes_s: float | None, kind: LinkKind
+    ) -> tuple[LinkView, LinkView]:
+        ends = ids[one - 1], ids[other - 1]
+        there, back = (
+            LinkView(
+                source=source,
+                target=target,
+                state="up",
+                kind=kind,
+                rtt_median_ms=rtt_ms,
+                rate_bytes_s=rate_bytes_s,
+                rate_age_s=None if rate_bytes_s is None else 184.0,
+            )
+            for source, target in (ends, ends[::-1])
+        )
+        return there, back
+
+    return LinksDocument(
+        node_id=ids[0],
+        nodes=tuple(
+            LinkNode(node_id=node_id, name=name, liveness="alive")
+            for node_id, name in zip(ids, NAMES, strict=True)
+        ),
+        links=(
+            *way(1, 2, 0.18, 1.17e9, "ethernet"),
+            *way(1, 3, 0.4, 294e6, "ethernet"),
+            *way(2, 3, 0.41, None, "ethernet"),
+            *way(2, 4, 6.1, 11.8e6, "wifi"),
+        ),
+        probe=probe,
+    )
+
+
 def fill(node: ScriptedSession) -> None:
     """Let a scripted node tell all of it, and answer what the cluster is usually asked."""
     for topic, rows in den_rows().items():
@@ -344,6 +384,7 @@ def fill(node: ScriptedSession) -> None:
     node.answer("GET", "/v1/cluster", cluster)
     node.answer("POST", "/v1/cluster/invite", of_cluster.an_invitation())
     node.answer("GET", "/v1/cluster/tokens", of_cluster.some_tokens())
+    node.answer("GET", "/v1/cluster/links", den_links())
     node.answer("GET", "/store/storage", of_cluster.some_storage())
     node.answer("GET", "/v1/logs", of_cluster.a_page())
     node.answer("GET", "/events", of_cluster.some_events())

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from protocol.errors import ErrorBody
+from protocol.link_api import ProbeFailure
 from protocol.session import row_key
 from tests.support.builders import a_node_id
-from tests.support.den_cluster import den_member, den_node, fill
+from tests.support.cluster_documents import a_probe
+from tests.support.den_cluster import den_links, den_member, den_node, fill
 from tests.support.frames import check_frame
 from tests.support.scripted_session import ScriptedSession
 from tests.support.seat import a_seat, check_sizes
@@ -43,9 +46,54 @@ def test_sub_tabs_show_links_members_and_the_door(node: ScriptedSession, tmp_pat
             for tab in ("links", "members", "door"):
                 await seat.press("right_square_bracket")
                 await seat.until_shows(f"- {tab.capitalize()}")
+                if tab == "links":
+                    await seat.until_shows("0.18 9.4G e")
                 check_frame(f"cluster-{tab}-80x24", await seat.settled())
             await seat.press("enter")
             await seat.until_shows("If it is yours: :invite")
+
+    asyncio.run(story())
+
+
+def test_links_are_measured_by_a_command_and_followed_to_their_end(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    running = a_probe("running", n_pairs=6, n_tried=2, current=(a_node_id(1), a_node_id(2)))
+    error = ErrorBody(code="cluster.probe_disturbs", message="den-02 is answering requests")
+    failure = ProbeFailure(source=a_node_id(1), target=a_node_id(2), error=error)
+    node.answer("POST", "/v1/cluster/links/probe", a_probe("running", n_pairs=6))
+    node.answer("GET", "/v1/cluster/links", den_links(running))
+
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("LIVE", "attic-mini")
+            await seat.press("2", "colon")
+            await seat.type("probe links of den-01,den-02")
+            await seat.press("enter")
+            await seat.until_shows("- Links", "measured 2 of 6 pairs; now den-01 and den-02")
+            (asked,) = node.asked("POST", "/v1/cluster/links/probe")
+            assert asked.body == {
+                "nodes": [a_node_id(1), a_node_id(2)],
+                "even_busy": False,
+                "dry_run": False,
+            }
+            done = a_probe(n_pairs=6, n_tried=6, failures=(failure,))
+            node.answer("GET", "/v1/cluster/links", den_links(done))
+            await seat.until_shows("not measured: den-01 to den-02: den-02 is answering requests")
+
+    asyncio.run(story())
+
+
+def test_a_node_that_tells_nothing_of_the_others_links_is_no_empty_matrix(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    node.refuse("GET", "/v1/cluster/links", "request.not_found")
+
+    async def story() -> None:
+        async with a_seat(node.url, tmp_path) as seat:
+            await seat.until_shows("LIVE", "attic-mini")
+            await seat.press("m")
+            await seat.until_shows("- Links", "silent", "what others tell of their links is not")
 
     asyncio.run(story())
 

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from skulk_tui.formatting import (
     UNKNOWN,
     format_age,
+    format_bits_rate,
     format_bytes,
     format_count,
     format_duration,
@@ -124,3 +125,9 @@ def test_shortened_text_never_exceeds_its_width(text: str, width: int) -> None:
     short = shorten(text, width)
     assert len(short) <= width
     assert short == text or text.startswith(short.removesuffix("..."))
+
+
+def test_what_an_interface_says_is_written_as_it_is_sold() -> None:
+    assert format_bits_rate(None) == "-"
+    assert format_bits_rate(100_000_000) == "100 Mbit/s"
+    assert format_bits_rate(2_500_000_000) == "2.5 Gbit/s"
