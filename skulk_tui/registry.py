@@ -324,7 +324,8 @@ def parse_command(text: str, registry: Registry) -> Call:
     values: dict[str, str] = {}
     positional = [item for item in action.arguments if not item.word]
     introduced = {item.word: item for item in action.arguments if item.word}
-    takes_all = len(positional) == 1 and positional[0].kind in _WHOLE_LINES
+    is_only = len(action.arguments) == len(positional) == 1
+    takes_all = is_only and positional[0].kind in _WHOLE_LINES
     if takes_all and rest:
         values[positional[0].name] = " ".join(rest)
         rest = []

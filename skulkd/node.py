@@ -58,6 +58,7 @@ from skulkd.runtime.logind import LogindSleep
 from skulkd.runtime.logs import node_name
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
 from skulkd.worker.service import WorkerService
+from store.rate_limit import TransferRates
 
 _log = logging.getLogger(__name__)
 
@@ -303,6 +304,7 @@ class Node:
             disk=self._disk,
             clock=self._clock,
             rng=self._random,
+            rates=TransferRates(self._clock, self._loaded.settings.transfer_rate_mb_s),
             tasks=self._tasks,
             on_death=self._on_death,
             restart=self._restart,

@@ -41,7 +41,7 @@ from skulkd.cluster.cluster_door import ClusterDoor, DoorParts, DoorSettings, Do
 from skulkd.cluster.discovery import Discovery
 from skulkd.cluster.file_client import FileClient
 from skulkd.cluster.file_plane import FilePlane
-from skulkd.cluster.file_server import FileServer, FileServerSettings
+from skulkd.cluster.file_server import FileServer
 from skulkd.cluster.guests import GuestDialler
 from skulkd.cluster.interfaces import read_machine
 from skulkd.cluster.join_guest import JoinGuest
@@ -67,6 +67,7 @@ from skulkd.worker.run import run_bounded
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
 from store.layout import StoreLayout
 from store.peer_pull import PeerSources
+from store.rate_limit import TransferRates
 from store.service import Store
 
 _log = logging.getLogger(__name__)
@@ -197,6 +198,7 @@ class NodeParts:
     disk: Disk
     clock: SystemClock
     rng: random.Random
+    rates: TransferRates
     tasks: Tasks
     on_death: OnDeath
     restart: Callable[[], None]
@@ -227,6 +229,7 @@ class NodeParts:
             clock=self.clock,
             downloads_enabled=settings.downloads,
             offline=settings.offline,
+            limit=self.rates.fetching,
             peers=PeerSources(
                 node_id=self.identity.node_id,
                 files=client,
@@ -243,7 +246,7 @@ class NodeParts:
             self.transport,
             store.offers,
             on_death=self.on_death,
-            settings=FileServerSettings.of_rate(settings.transfer_rate_mb_s),
+            limit=self.rates.serving,
         )
         FilePlane(self.transport, server=server, client=client, probes=links.probes)
         return store, server
@@ -372,7 +375,13 @@ class NodeParts:
             listeners=listeners,
             cluster=NodeCluster(self._cluster_access(), joining),
             logs=NodeLogFiles(node_id=node_id, name=self.settings.name, directory=self.home.logs),
-            admin=LocalAdmin(self.loaded, disk=self.disk, tasks=self.tasks, restart=self.restart),
+            admin=LocalAdmin(
+                self.loaded,
+                disk=self.disk,
+                tasks=self.tasks,
+                restart=self.restart,
+                take_up=lambda settings: self.rates.change_mb(settings.transfer_rate_mb_s),
+            ),
             peers=PeerApiClient(rooms.calls),
             random=self.rng,
             allowed_hosts=self.settings.allowed_hosts,

@@ -5,7 +5,7 @@ is left alone. Bytes that do not give the expected digest are deleted.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
@@ -22,12 +22,11 @@ from store.origins import (
     unavailable,
 )
 from store.partial import Partial
-from store.threads import in_thread
+from store.rate_limit import RateLimit
+from store.threads import Sleep, in_thread
 
 if TYPE_CHECKING:
     import httpx
-
-Sleep = Callable[[float], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +54,19 @@ class Fetcher:
     Args:
         policy: How patient to be.
         sleep: Waits between attempts.
+        limit: How fast bytes may come, over all files; None is as fast as they do.
     """
 
-    def __init__(self, *, policy: FetchPolicy | None = None, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(
+        self,
+        *,
+        policy: FetchPolicy | None = None,
+        sleep: Sleep = asyncio.sleep,
+        limit: RateLimit | None = None,
+    ) -> None:
         self._policy = policy or FetchPolicy()
         self._sleep = sleep
+        self._limit = limit
 
     async def fetch(
         self, request: FetchRequest, directory: int, name: str, observer: FetchObserver
@@ -122,13 +129,13 @@ class Fetcher:
     async def _origin(self, request: FetchRequest) -> AsyncGenerator[Origin]:
         scheme = request.parts.scheme
         if scheme == "file":
-            yield FileOrigin()
+            yield FileOrigin(self._limit)
             return
         if scheme not in {"http", "https"}:
             raise unavailable(request, f"its address has the scheme {scheme[:40]!r}")
         client = await in_thread(_http_client, self._policy.connect_s)
         async with client:
-            yield HttpOrigin(client, stall_s=self._policy.stall_s)
+            yield HttpOrigin(client, stall_s=self._policy.stall_s, limit=self._limit)
 
 
 def _http_client(connect_s: float) -> "httpx.AsyncClient":

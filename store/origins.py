@@ -18,6 +18,7 @@ from protocol.errors import StoreError
 from protocol.ids import Digest
 from store.layout import disk_error
 from store.partial import Partial
+from store.rate_limit import RateLimit
 from store.threads import in_thread
 
 if TYPE_CHECKING:
@@ -117,7 +118,14 @@ async def on_disk(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
 
 @final
 class FileOrigin:
-    """A wheel that the package index keeps on this machine."""
+    """A wheel that the package index keeps on this machine.
+
+    Args:
+        limit: How fast it may be read; None is as fast as it comes.
+    """
+
+    def __init__(self, limit: RateLimit | None = None) -> None:
+        self._limit = limit
 
     async def read_into(
         self, request: FetchRequest, partial: Partial, observer: FetchObserver
@@ -149,6 +157,8 @@ class FileOrigin:
             chunk = await on_disk(os.pread, descriptor, _FLUSH_BYTES, partial.length)
             if not chunk:
                 raise unavailable(request, "the wheel became shorter while it was read")
+            if self._limit is not None:
+                await self._limit.take(len(chunk))
             await on_disk(partial.append, chunk)
             observer.on_bytes(partial.length)
 
@@ -160,10 +170,14 @@ class HttpOrigin:
     Args:
         client: Follows no redirects.
         stall_s: Without one byte for so long, an answer is given up.
+        limit: How fast bytes may come; None is as fast as they do.
     """
 
-    def __init__(self, client: "httpx.AsyncClient", *, stall_s: float) -> None:
+    def __init__(
+        self, client: "httpx.AsyncClient", *, stall_s: float, limit: RateLimit | None = None
+    ) -> None:
         self._client = client
+        self._limit = limit
         self._stall_s = stall_s
 
     async def read_into(
@@ -296,6 +310,8 @@ class HttpOrigin:
                 observer.on_bytes(here)
                 if len(waiting) >= _FLUSH_BYTES:
                     await _flush(waiting, partial)
+                if self._limit is not None:
+                    await self._limit.take(len(chunk))
 
     async def _next(self, body: AsyncIterator[bytes]) -> bytes:
         async with asyncio.timeout(self._stall_s):

@@ -17,7 +17,6 @@ from protocol.errors import StoreError
 from protocol.ids import Digest, NodeId
 from protocol.readings import PAUSED_PHASE
 from store.admission import SpaceNeed, check_space
-from store.fetch import Sleep
 from store.layout import StoreLayout
 from store.origins import on_disk
 from store.peer_staging import PeerStaging
@@ -33,6 +32,7 @@ from store.sources.peer import (
     agreed_files,
     peer_error,
 )
+from store.threads import Sleep
 from store.transfer import FailPoint, Transfer, clear_staging
 
 _MAX_DISTRUSTED: Final = 1024

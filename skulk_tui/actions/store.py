@@ -99,6 +99,21 @@ ACTIONS: Final = (
         weight=80,
     ),
     Action(
+        id="store.limit",
+        title="limit",
+        effect="Limit how fast nodes send and fetch files: 50MB/s, or off.",
+        topic="store",
+        views=("store",),
+        command="limit",
+        arguments=(
+            Argument(name="rate", kind="text", is_required=True),
+            Argument(name="nodes", kind="nodes", word="on"),
+        ),
+        mutates=True,
+        scope="admin",
+        cli="skulk store limit {rate}",
+    ),
+    Action(
         id="store.prune",
         title="prune",
         effect="Remove the selected artifacts from all disks.",

@@ -1,4 +1,4 @@
-"""`skulk store pause | resume`: transfers of model files, stopped for a while and gone on with."""
+"""`skulk store pause | resume | limit`: transfers of model files: stopped, gone on with, slowed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Annotated, final
 
 import typer
 
+from protocol.admin_api import ConfigDocument
 from protocol.control_api import StateDocument, TransferStatus
 from protocol.errors import SkulkError
 from protocol.ids import ModelId, NodeId, parse_model_id
@@ -20,6 +21,7 @@ from skulk_tui.cli.verb import DryRunOption, group, verb
 from skulk_tui.cli.waiting import state_of
 from skulk_tui.client import path_of
 from skulk_tui.formatting import format_bytes
+from skulk_tui.transfer_rate import RATE_KEY, rate_body, read_rate
 from skulk_tui.transfer_waiters import waiting_for
 
 TransferArgument = Annotated[
@@ -39,7 +41,7 @@ OnOption = Annotated[
 
 def add_store_verbs(app: typer.Typer) -> None:
     """Register the verbs."""
-    store = group(app, "store", "Transfers of model files: pause and resume.")
+    store = group(app, "store", "Transfers of model files: pause, resume, limit their rate.")
     verb(
         store,
         "pause",
@@ -50,6 +52,11 @@ def add_store_verbs(app: typer.Typer) -> None:
         "resume",
         examples=("skulk store resume my/model", "skulk store resume my/model --dry-run"),
     )(resume_transfer)
+    verb(
+        store,
+        "limit",
+        examples=("skulk store limit 50MB/s", "skulk store limit off --on studio --dry-run"),
+    )(limit_rate)
 
 
 def pause_transfer(
@@ -87,6 +94,76 @@ def resume_transfer(
     return _change(session, _Deed("resume", "paused", "resumed"), model_id, on, dry_run=dry_run)
 
 
+def limit_rate(
+    session: Session,
+    rate: Annotated[
+        str,
+        typer.Argument(
+            metavar="RATE", help="Such as 50MB/s, in whole megabytes (10^6 bytes); or `off`."
+        ),
+    ],
+    *,
+    on: OnOption = None,
+    dry_run: DryRunOption = False,
+) -> int | None:
+    """Limit how fast nodes send model files, and fetch them from outside the cluster.
+
+    It holds at once, for transfers under way too, and is kept as the setting `transfer_rate_mb_s`;
+    each way has the limit for itself. Without `--on` it is set on all nodes that are there.
+
+    Exit code: 6 when it could not be set on some nodes.
+    """
+    rate_mb_s = read_rate(rate)
+    state = state_of(session)
+    names = names_of(state)
+    there = [node_id for node_id, word in state.liveness.items() if word == "alive"]
+    targets = [node_of(names, word) for word in on] if on else there or [state.node_id]
+    outcomes: list[OutcomeRecord] = []
+    errors: list[SkulkError] = []
+    for node_id in dict.fromkeys(targets):
+        name = name_of(names, node_id)
+        try:
+            said = _limited(
+                session, rate_mb_s, node_id, is_own=node_id == state.node_id, dry_run=dry_run
+            )
+        except SkulkError as error:
+            if len(targets) == 1:
+                raise
+            errors.append(error)
+            outcomes.append(_failed(name, None, error))
+        else:
+            outcomes.append(OutcomeRecord(target=name, outcome=said))
+    session.output.show(outcomes_listing(*outcomes))
+    return several_exit_code(errors, len(outcomes))
+
+
+def _limited(
+    session: Session, rate_mb_s: int | None, node_id: NodeId, *, is_own: bool, dry_run: bool
+) -> str:
+    body = rate_body(rate_mb_s, dry_run=dry_run)
+    query = {} if is_own else {"node": node_id}
+    document = session.client.put("/config", ConfigDocument, body, query=query)
+    wanted = "not limited" if rate_mb_s is None else f"limited to {rate_mb_s} MB/s"
+    if dry_run:
+        return f"would be {wanted}"
+    holds = document.node.effective.get(RATE_KEY)
+    if holds is not None and holds.value != rate_mb_s:
+        return (
+            f"{wanted} in its file, but {holds.value} MB/s by the {holds.source}, which goes before"
+        )
+    return wanted
+
+
+def _failed(name: str, model_id: ModelId | None, error: SkulkError) -> OutcomeRecord:
+    return OutcomeRecord(
+        target=name,
+        model_id=model_id,
+        outcome="failed",
+        error_code=error.code,
+        error=error.message,
+    )
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class _Deed:
@@ -115,15 +192,7 @@ def _change(
             if len(targets) == 1 or error.code == "client.unreachable":
                 raise
             errors.append(error)
-            outcomes.append(
-                OutcomeRecord(
-                    target=name,
-                    model_id=model_id,
-                    outcome="failed",
-                    error_code=error.code,
-                    error=error.message,
-                )
-            )
+            outcomes.append(_failed(name, model_id, error))
         else:
             outcomes.append(OutcomeRecord(target=name, model_id=model_id, outcome=outcome))
     session.output.show(outcomes_listing(*outcomes))

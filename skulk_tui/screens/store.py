@@ -13,7 +13,7 @@ from skulk_tui.formatting import format_duration
 from skulk_tui.lines import line, span
 from skulk_tui.naming import ref_named
 from skulk_tui.screens.cluster_rows import short_model
-from skulk_tui.screens.store_changes import cancel, pause, prune, pull, resume
+from skulk_tui.screens.store_changes import cancel, limit, pause, prune, pull, resume
 from skulk_tui.screens.store_rows import (
     STORED_FACETS,
     TRANSFER_COLUMNS,
@@ -33,6 +33,7 @@ from skulk_tui.screens.store_rows import (
 from skulk_tui.screens.view import Handler, Values, View
 from skulk_tui.seat import Seat
 from skulk_tui.table_model import Ref, TableModel
+from skulk_tui.transfer_rate import read_rate
 from skulk_tui.view_state import Changes
 from skulk_tui.widgets.pane import Pane, TablePane, TextPane
 
@@ -86,6 +87,7 @@ class StoreView(View):
             "store.cancel": self._cancel,
             "store.pause": self._pause,
             "store.resume": self._resume,
+            "store.limit": self._limit,
             "store.pull": self._pull,
             "store.prune": self._prune,
             "store.open": self._open,
@@ -216,6 +218,15 @@ class StoreView(View):
         transfer = self._meant(values)
         if transfer is not None:
             self.seat.confirm(resume(self.seat, transfer))
+
+    def _limit(self, values: Values) -> None:
+        rate_mb_s = read_rate(values.get("rate", ""))
+        words = [word for word in values.get("nodes", "").split(",") if word]
+        node_ids = [ref_named(self.seat.view, "node", word).id for word in words]
+        there = [
+            node.member.node_id for node in self.seat.view.nodes if node.member.liveness == "alive"
+        ]
+        self.seat.confirm(limit(self.seat, rate_mb_s, node_ids or there))
 
     def _meant(self, values: Values) -> TransferStatus | None:
         """Give the transfer that a command names, or the one under the cursor."""

@@ -1,7 +1,8 @@
 """What can be changed in the store, each as plan, effect and `skulk` line."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from protocol.admin_api import ConfigDocument
 from protocol.control_api import RemovedModel, TransferStatus
 from protocol.errors import ClientError
 from skulk_tui.changes import Change, Option, Sent
@@ -11,6 +12,7 @@ from skulk_tui.frozen import still_so
 from skulk_tui.lines import Line, Span, line, span
 from skulk_tui.screens.store_rows import Disks, nodes_holding, ref_of_transfer
 from skulk_tui.seat import Seat
+from skulk_tui.transfer_rate import RATE_KEY, rate_body
 from skulk_tui.transfer_waiters import waiting_for
 
 
@@ -101,6 +103,43 @@ def _paused(seat: Seat, transfer: TransferStatus, deed: str, opposite: str | Non
         send=send,
         is_at_once=True,
         is_still_so=still_so(seat.view, [ref_of_transfer(transfer)]),
+    )
+
+
+def limit(seat: Seat, rate_mb_s: int | None, node_ids: Sequence[str]) -> Change:
+    """Plan another rate of transfers on some nodes, at once; undone, each has its own again."""
+    return _limits(seat, dict.fromkeys(node_ids, rate_mb_s), is_undo=False)
+
+
+def _limits(seat: Seat, rates: Mapping[str, int | None], *, is_undo: bool) -> Change:
+    names = [seat.view.name_of(node_id) for node_id in rates]
+    words = {
+        seat.view.name_of(node_id): "off" if rate is None else f"{rate}MB/s"
+        for node_id, rate in rates.items()
+    }
+    wanted = ", ".join(f"{word} on {name}" for name, word in words.items())
+
+    async def send(option: str) -> Sent:
+        del option
+        before: dict[str, int | None] = {}
+        for node_id, rate in rates.items():
+            query = {"node": node_id}
+            known = await seat.link.request("GET", "/config", ConfigDocument, query=query)
+            in_file = known.node.file.get(RATE_KEY)
+            before[node_id] = in_file if isinstance(in_file, int) else None
+            await seat.link.request("PUT", "/config", ConfigDocument, rate_body(rate), query=query)
+        undo = None if is_undo else _limits(seat, before, is_undo=True)
+        return Sent(message=f"transfers are limited: {wanted}", undo=undo)
+
+    return Change(
+        title="Limit transfers",
+        effect=(line("Sent to other nodes, and fetched from outside: ", span(wanted, "strong")),),
+        cli=" ".join(
+            ["skulk store limit", next(iter(words.values()), "off"), *(f"--on {n}" for n in names)]
+        ),
+        options=(Option(key="l", title="limit"),),
+        send=send,
+        is_at_once=True,
     )
 
 

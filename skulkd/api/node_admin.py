@@ -1,12 +1,13 @@
 """This node's settings and its restart, behind the API's `NodeAdmin` port.
 
 Settings are taken up when a node starts: what is written here is checked as it is then, and holds
-from the next start on.
+from the next start on. Those of `LIVE_KEYS` hold at once.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, final
 
 from protocol.admin_api import NodeConfig, SettingValue, SettingView
@@ -27,6 +28,8 @@ from skulkd.runtime.tasks import Tasks, run_blocking, sleep
 
 _log = logging.getLogger(__name__)
 
+LIVE_KEYS: Final = ("transfer_rate_mb_s",)
+"""Settings that a running node takes up as they are changed."""
 ANSWER_S: Final = 0.2
 """What the answer to the operator may take to leave before the rooms end."""
 _TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -41,11 +44,19 @@ class LocalAdmin:
         disk: Where its home is.
         tasks: Of the node.
         restart: Ends the rooms of the node in order to begin anew.
+        take_up: Has settings of `LIVE_KEYS` hold from now on.
     """
 
     def __init__(
-        self, loaded: LoadedSettings, *, disk: Disk, tasks: Tasks, restart: Callable[[], None]
+        self,
+        loaded: LoadedSettings,
+        *,
+        disk: Disk,
+        tasks: Tasks,
+        restart: Callable[[], None],
+        take_up: Callable[[Settings], None],
     ) -> None:
+        self._take_up = take_up
         self._loaded = loaded
         self._path = loaded.home / SETTINGS_FILE
         self._disk = disk
@@ -84,6 +95,7 @@ class LocalAdmin:
             if not dry_run and after != (before or ""):
                 await run_blocking(self._write, after)
                 _log.info("settings changed by command: %s", ", ".join(sorted(changes)))
+                self._take_up_live(after)
         return self._shown(after)
 
     def restart(self) -> None:
@@ -117,6 +129,16 @@ class LocalAdmin:
                 remediation="Free space there, or give the file to the user that runs skulkd.",
                 details={"errno": error.errno},
             ) from error
+
+    def _take_up_live(self, text: str) -> None:
+        """Have what can change while the node runs hold from now on, by the usual precedence."""
+        wanted = reloaded(self._loaded, text)
+        changed = {key: getattr(wanted.settings, key) for key in LIVE_KEYS}
+        sources = {key: said for key, said in self._loaded.sources.items() if key not in LIVE_KEYS}
+        sources |= {key: said for key, said in wanted.sources.items() if key in LIVE_KEYS}
+        settings = self._loaded.settings.model_copy(update=changed)
+        self._loaded = replace(self._loaded, settings=settings, sources=sources)
+        self._take_up(settings)
 
     def _shown(self, text: str | None) -> NodeConfig:
         running = _plain(self._loaded.settings)

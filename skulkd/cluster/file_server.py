@@ -37,10 +37,10 @@ from skulkd.runtime.tasks import (
     Tasks,
     run_blocking,
     run_blocking_in,
-    sleep,
     timeout,
 )
 from store.offers import Offer, UnhashedOffer
+from store.rate_limit import RateLimit
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +48,6 @@ _PLANE: Final = "files"
 _N_THREADS: Final = 4
 _CLOSE_S: Final = 5.0
 _UNHASHABLE_S: Final = 60.0
-_MIN_RATE_BYTES_S: Final = 256 << 10
-"""A slower rate, shared by all transfers, would be taken for a stall."""
 
 
 class OfferedFiles(Protocol):
@@ -77,17 +75,7 @@ class FileServerSettings:
     """Without a question for so long, a transfer is over."""
     retry_s: float = 2.0
     """After so long who is told to wait may ask again."""
-    rate_bytes_s: int | None = None
-    """At most so much is sent, over all transfers; less than 256 KiB/s counts as that. None is as
-    fast as the network takes it."""
 
-    @classmethod
-    def of_rate(cls, rate_mb_s: int | None) -> "FileServerSettings":
-        """Make the usual settings with a rate in megabytes (10^6) a second; None is no limit."""
-        return cls(rate_bytes_s=None if rate_mb_s is None else rate_mb_s * _MB)
-
-
-_MB: Final = 1_000_000
 
 _Name = tuple[NodeId, int]
 """A transfer: who asked, and the number that it gave."""
@@ -115,6 +103,7 @@ class FileServer:
         offers: What there is to give.
         on_death: Gets the story of a task that died of a bug.
         settings: How much to serve.
+        limit: How fast, over all transfers; None is as fast as the network takes it.
     """
 
     def __init__(
@@ -124,7 +113,9 @@ class FileServer:
         *,
         on_death: OnDeath,
         settings: FileServerSettings | None = None,
+        limit: RateLimit | None = None,
     ) -> None:
+        self._limit = limit
         self._transport = transport
         self._offers = offers
         self._tasks = Tasks("file server", on_death=on_death)
@@ -137,7 +128,6 @@ class FileServer:
         """What is being hashed now; one artifact at a time."""
         self._unhashable: dict[Digest, float] = {}
         """Until when files that could not be hashed are refused."""
-        self._free_at_s = 0.0
         self._n_sent_bytes = 0
         transport.on_link(self._on_link)
 
@@ -296,7 +286,8 @@ class FileServer:
     async def _send(self, served: _Served, asked: ReadRange) -> None:
         peer, request_id = served.name
         payload = await run_blocking_in(self._pool, partial(_read, served.offer, request_id, asked))
-        await self._keep_rate(asked.n_bytes)
+        if self._limit is not None:
+            await self._limit.take(asked.n_bytes)
         while not served.is_over:
             await self._transport.wait_room(peer, _PLANE)
             refusal = self._transport.send(peer, _PLANE, payload)
@@ -305,15 +296,6 @@ class FileServer:
                 return
             if refusal != "queue_full":
                 served.is_over = True
-
-    async def _keep_rate(self, n_bytes: int) -> None:
-        rate = self._settings.rate_bytes_s
-        if rate is None:
-            return
-        now_s = asyncio.get_running_loop().time()
-        begin_s = max(now_s, self._free_at_s)
-        self._free_at_s = begin_s + n_bytes / max(rate, _MIN_RATE_BYTES_S)
-        await sleep(begin_s - now_s)
 
     # Ending.
 

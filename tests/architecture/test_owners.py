@@ -12,6 +12,7 @@ SLEEPERS = {
     "skulkd/runtime/tasks.py",
     "skulkd/runtime/failpoints.py",  # a slow disk, made on purpose, in the thread that writes
     "store/fetch.py",  # a default; the store has no adapter of its own and is handed one
+    "store/rate_limit.py",  # likewise
     "store/service.py",  # likewise
 }
 TASK_STARTERS = {"skulkd/runtime/tasks.py", "skulk_tui/tasks.py"}

@@ -12,12 +12,13 @@ from protocol.errors import StoreError
 from protocol.ids import Digest, ModelId, NodeId
 from skulkd.cluster.file_client import FileClient
 from skulkd.cluster.file_plane import FilePlane
-from skulkd.cluster.file_server import FileServer, FileServerSettings
+from skulkd.cluster.file_server import FileServer
 from skulkd.runtime.clock import SystemClock
 from skulkd.runtime.tasks import sleep
 from store.layout import StoreLayout
 from store.peer_pull import PeerSources
 from store.progress import TransferProgress
+from store.rate_limit import RateLimit
 from store.service import Store
 from store.sources.peer import PeerTransfer
 from tests.support.direct_peers import holding_store
@@ -60,7 +61,7 @@ async def serving(
         node.transport,
         store.offers,
         on_death=lambda story, _: node.deaths.append(story),
-        settings=FileServerSettings(rate_bytes_s=rate_bytes_s),
+        limit=RateLimit(SystemClock(), rate_bytes_s=rate_bytes_s),
     )
     # ruff: ignore[suspicious-non-cryptographic-random-usage]  numbers of transfers
     client = FileClient(node.transport, rng=random.Random())

@@ -13,6 +13,7 @@ from protocol.ids import ModelId
 from protocol.session import row_key
 from tests.support.builders import GIB, a_node_id
 from tests.support.den_cluster import LLAMA, QWEN, den_transfer, fill
+from tests.support.fake_node import some_settings
 from tests.support.scripted_session import ScriptedSession
 from tests.support.seat import SeatUnderTest, a_seat, check_sizes
 
@@ -162,6 +163,27 @@ def test_p_on_a_paused_transfer_resumes_it(node: ScriptedSession, tmp_path: Path
             await seat.until_shows("1 paused")
             await seat.press("p")
             await seat.until(lambda: node.asked("POST", f"{path}/resume"))
+
+    asyncio.run(story())
+
+
+def test_a_limit_is_set_at_once_and_undo_gives_each_node_its_own_again(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        node.answer("GET", "/config", some_settings())
+        node.answer("PUT", "/config", some_settings())
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await seat.press("colon")
+            await seat.type("limit 50MB/s on rack-a6k")
+            await seat.press("enter")
+            await seat.until_shows("transfers are limited: 50MB/s on rack-a6k", "u undo")
+            (asked,) = node.asked("PUT", "/config")
+            assert asked.query == f"node={a_node_id(3)}"
+            await seat.press("u")
+            await seat.until_shows("transfers are limited: off on rack-a6k")
+            assert len(node.asked("PUT", "/config")) == 2
 
     asyncio.run(story())
 

@@ -44,6 +44,7 @@ CHANGES = [
     ("service", "install"),
     ("service", "uninstall"),
     ("stop", MODEL),
+    ("store", "limit", "50MB/s"),
     ("store", "pause", MODEL),
     ("store", "resume", MODEL),
     ("uninstall",),

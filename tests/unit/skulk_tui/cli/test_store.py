@@ -2,7 +2,10 @@
 
 import json
 
+import pytest
+
 from protocol.control_api import InstanceView, PauseView, RunnerView, StateDocument, TransferStatus
+from skulk_tui.transfer_rate import read_rate
 from tests.support.builders import MODEL, a_member, a_node_id
 from tests.support.command_line import skulk
 from tests.support.fake_node import (
@@ -105,3 +108,33 @@ def test_status_shows_what_is_paused_and_by_whom(node: FakeNode) -> None:
     (transfer,) = item["transfers"]
     assert (transfer["state"], transfer["paused_by"]) == ("paused", "loopback")
     assert transfer["paused_at"] == "2026-01-02T03:04:05.000Z"
+
+
+def test_a_limit_is_set_on_all_nodes_that_are_there(node: FakeNode) -> None:
+    state = _two_nodes().model_copy(update={"liveness": {HERE: "alive", THERE: "alive"}})
+    node.on("GET", "/state", state)
+    ran = skulk("store", "limit", "50MB/s", "--json", node=node.url)
+    assert ran.code == 0, ran.err
+    first, second = node.asked("PUT", "/config")
+    assert (first.query, second.query) == ({}, {"node": [THERE]})
+    assert json.loads(json.dumps(first.body))["settings"] == {"transfer_rate_mb_s": "50"}
+
+
+def test_no_limit_takes_the_setting_out_of_one_nodes_file(node: FakeNode) -> None:
+    node.on("GET", "/state", _two_nodes())
+    assert skulk("store", "limit", "off", "--on", "box-2", node=node.url).code == 0
+    (seen,) = node.asked("PUT", "/config")
+    assert seen.query == {"node": [THERE]}
+    assert json.loads(json.dumps(seen.body))["unset"] == ["transfer_rate_mb_s"]
+
+
+@pytest.mark.parametrize("rate", ["0", "500KB/s", "1.5MB", "100001", "fast", "9" * 30, "50MiB/s"])
+def test_what_is_no_rate_is_refused_before_anything_is_asked(node: FakeNode, rate: str) -> None:
+    ran = skulk("store", "limit", rate, node=node.url)
+    assert (ran.code, node.seen) == (2, [])
+    assert "like 50MB/s" in ran.err
+
+
+def test_rates_are_read_as_people_write_them() -> None:
+    read = [read_rate(text) for text in ("50MB/s", "50", "50mb", "2 GB/s", "off")]
+    assert read == [50, 50, 50, 2000, None]

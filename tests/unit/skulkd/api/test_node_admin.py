@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from protocol.admin_api import SettingView
 from protocol.errors import ClusterError, ConfigError
 from skulkd.api.node_admin import ANSWER_S, LocalAdmin
-from skulkd.config import load_settings, with_found_port
+from skulkd.config import Settings, load_settings, with_found_port
 from skulkd.runtime.disk import RealDisk
 from skulkd.runtime.tasks import Tasks, sleep
 from skulkd.runtime.virtual_time import VirtualLoop
@@ -21,6 +22,7 @@ def admin_of(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
     restarts: list[float] | None = None,
+    taken: list[Settings] | None = None,
 ) -> LocalAdmin:
     if text is not None:
         (home / "skulk.yaml").write_text(text)
@@ -33,6 +35,7 @@ def admin_of(
         disk=RealDisk(),
         tasks=Tasks("node", on_death=lambda _story, _error: None),
         restart=lambda: noted.append(asyncio.get_running_loop().time()),
+        take_up=(taken if taken is not None else []).append,
     )
 
 
@@ -145,7 +148,7 @@ def test_a_port_that_was_found_is_kept_and_is_no_change(tmp_path: Path) -> None:
 
     async def story() -> None:
         tasks = Tasks("node", on_death=lambda _story, _error: None)
-        admin = LocalAdmin(found, disk=RealDisk(), tasks=tasks, restart=lambda: None)
+        admin = LocalAdmin(found, disk=RealDisk(), tasks=tasks, restart=lambda: None, take_up=print)
         assert (await admin.config()).pending == ()
 
     asyncio.run(story())
@@ -189,3 +192,36 @@ def test_a_restart_lets_the_answer_leave_and_is_not_asked_for_twice(tmp_path: Pa
     finally:
         loop.close()
     assert restarts == [ANSWER_S]
+
+
+def test_the_rate_of_transfers_holds_at_once_and_needs_no_restart(tmp_path: Path) -> None:
+    async def story() -> None:
+        taken: list[Settings] = []
+        admin = admin_of(tmp_path, "name: attic\n", taken=taken)
+        changes = {"transfer_rate_mb_s": "50"}
+        assert (await admin.configure(changes, dry_run=True)).effective["transfer_rate_mb_s"] == (
+            SettingView(value=None, source="default")
+        )
+        assert taken == []
+        shown = await admin.configure(changes, dry_run=False)
+        assert [one.transfer_rate_mb_s for one in taken] == [50]
+        assert shown.effective["transfer_rate_mb_s"] == SettingView(value=50, source="file")
+        assert shown.pending == ()
+        shown = await admin.configure({"transfer_rate_mb_s": None, "name": "loft"}, dry_run=False)
+        assert taken[-1].transfer_rate_mb_s is None
+        assert shown.effective["transfer_rate_mb_s"] == SettingView(value=None, source="default")
+        assert shown.pending == ("name",)
+
+    asyncio.run(story())
+
+
+def test_a_rate_of_the_environment_still_goes_before_the_file(tmp_path: Path) -> None:
+    async def story() -> None:
+        taken: list[Settings] = []
+        environment = {"SKULK_TRANSFER_RATE_MB_S": "7"}
+        admin = admin_of(tmp_path, environment=environment, taken=taken)
+        shown = await admin.configure({"transfer_rate_mb_s": "50"}, dry_run=False)
+        assert shown.effective["transfer_rate_mb_s"] == SettingView(value=7, source="environment")
+        assert [one.transfer_rate_mb_s for one in taken] == [7]
+
+    asyncio.run(story())

@@ -1,5 +1,6 @@
 """What a node serves of its files, to how many, and when it stops."""
 
+import asyncio
 import os
 import random
 from collections.abc import Callable, Coroutine
@@ -27,9 +28,11 @@ from skulkd.cluster.file_client import FileClient
 from skulkd.cluster.file_plane import FilePlane
 from skulkd.cluster.file_server import FileServer, FileServerSettings, OfferedFiles
 from skulkd.cluster.simulated import SimulatedNetwork
+from skulkd.runtime.clock import LoopClock
 from skulkd.runtime.tasks import sleep
 from skulkd.runtime.virtual_time import run_virtual
 from store.offers import Offer, UnhashedOffer
+from store.rate_limit import RateLimit
 from store.service import Store, artifact_key
 from tests.support.direct_peers import holding_store
 from tests.support.wheel_builder import MEMBER, card_of, tiny_model
@@ -87,11 +90,13 @@ class Bench:
             holding_store(folder / "models", card, (CONTENT,), StillClock()) for card in CARDS
         ][-1]
         self.deaths: list[str] = []
+        self.limit = RateLimit(LoopClock(asyncio.get_running_loop()))
         self.server = FileServer(
             own,
             wrap(self.store.offers),
             on_death=lambda story, _: self.deaths.append(story),
             settings=settings,
+            limit=self.limit,
         )
         FilePlane(own, server=self.server, client=FileClient(own, rng=rng))
         self.peer, self.other = Asker(self.network, PEER), Asker(self.network, OTHER)
@@ -141,12 +146,13 @@ def test_a_question_that_is_repeated_is_answered_once(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.peer.ask(OpenArtifact(7, KEYS[0]))
         # The first one makes the others wait for the rate.
+        bench.limit.change(256 << 10)
         repeated = [read(7), read(7, PIECE)] * 3
         assert len(await bench.peer.ask(read(7, 5 * PIECE), *repeated)) == 3
         # Once it is answered, it may be asked again: the answer may be lost.
         assert len(await bench.peer.ask(read(7))) == 1
 
-    serve(tmp_path, story, FileServerSettings(rate_bytes_s=256 << 10))
+    serve(tmp_path, story)
 
 
 def test_an_opening_that_is_repeated_is_answered_again(tmp_path: Path) -> None:
