@@ -400,6 +400,8 @@ class StoredModelView(ControlModel):
     linked: bool = False
     """Used where it lies, outside the store: removing it takes the entry, not the file."""
     path: str = ""
+    damaged: tuple[str, ...] = ()
+    """Files that a verification has found damaged; with any, the model cannot be used here."""
 
 
 class StorageDocument(ControlModel):

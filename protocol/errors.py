@@ -87,6 +87,7 @@ ErrorCode = Literal[
     "store.downloads_disabled",
     "store.cancelled",
     "store.paused",
+    "store.damaged",
     "store.no_transfer",
     "store.not_found",
     "store.in_use",

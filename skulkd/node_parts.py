@@ -65,6 +65,7 @@ from skulkd.runtime.tasks import OnDeath, Tasks, run_blocking
 from skulkd.worker.readings import JournalStatus
 from skulkd.worker.run import run_bounded
 from skulkd.worker.service import WorkerService, WorkerSettings, WorkerSurroundings
+from skulkd.worker.verifications import Verifications
 from store.layout import StoreLayout
 from store.peer_pull import PeerSources
 from store.rate_limit import TransferRates
@@ -399,6 +400,9 @@ class NodeParts:
             store=store,
             models_dir=self.settings.models_dir,
             downloads=worker.transfers,
+            verifications=Verifications(
+                self.identity.node_id, store.open_check, clock=self.clock, tasks=self.tasks
+            ),
             state=self.rooms.replica,
             readings=self.table,
             environment=os.environ,

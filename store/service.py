@@ -32,6 +32,7 @@ from store.sources.local import in_place
 from store.sources.package import PipResolver, WheelResolver
 from store.threads import Sleep, in_thread
 from store.transfer import FailPoint, PackagePull, ProgressListener, Transfer
+from store.verification import ArtifactCheck, Damages, damage_of
 from store.volume import ArtifactProblem, Volume
 from store.weights_meta import read_gguf_header
 
@@ -51,6 +52,16 @@ class InstalledArtifact:
     """The file that the engine is given."""
     size_bytes: int
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedArtifact:
+    """A model that was complete on this node, until a verification found otherwise."""
+
+    model_id: ModelId
+    path: Path
+    size_bytes: int
+    damages: Damages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +173,61 @@ class Store:
         """
         if card.source is None:
             raise _no_source(card, "does not say where its files are")
-        found = self.locate(card) or await self._share(card, progress)
+        found = self.locate(card)
+        if found is None:
+            await self._refuse_damaged(card)
+            found = await self._share(card, progress)
         if isinstance(card.source, LocalSource):
             await in_thread(read_gguf_header, found.entry)
         return found
+
+    def open_check(self, card: ModelCard) -> ArtifactCheck:
+        """Prepare to hash a model's files again, and say of each what it is now. Blocking.
+
+        Raises:
+            StoreError: `store.not_found`: its files are not in the store, or nothing says what they
+                should be; those used where they lie are their owner's.
+        """
+        try:
+            return ArtifactCheck(self._layout, artifact_key(card))
+        except (OSError, LookupError) as error:
+            raise StoreError(
+                "store.not_found",
+                f"the store holds no files of {card.model_id} that could be verified",
+                remediation="`skulk models files` shows what lies where; a file that is used where "
+                "it lies has nothing that it could be held against.",
+            ) from error
+
+    async def repair(self, card: ModelCard) -> bool:
+        """Let a damaged artifact be fetched anew by the next `ensure`: only what is damaged.
+
+        Returns:
+            False when no damage is known.
+
+        Raises:
+            StoreError: `store.in_use`, `store.no_space`, `store.disk_failed`.
+        """
+        key = artifact_key(card)
+        if await on_disk(self._volume.damages, key) is None:
+            return False
+        async with self._claimed(key, card.model_id, wait_s=0.0):
+            await on_disk(self._volume.let_be_repaired, key)
+        return True
+
+    def list_damaged(self) -> tuple[DamagedArtifact, ...]:
+        """Give what a verification has found damaged. Blocking."""
+        found: list[DamagedArtifact] = []
+        for key in self._layout.artifact_keys():
+            damages, model_id = self._volume.damages(key), self._volume.model_of(key)
+            if damages is not None and model_id is not None:
+                path = self._layout.artifact_path(key)
+                size_bytes = self._volume.size_bytes(key)
+                found.append(
+                    DamagedArtifact(
+                        model_id=model_id, path=path, size_bytes=size_bytes, damages=damages
+                    )
+                )
+        return tuple(found)
 
     async def remove(self, model_id: ModelId) -> int:
         """Delete a model's files from the store; forget, but never touch, files used in place.
@@ -265,6 +327,16 @@ class Store:
         chosen = {file.path for file in manifest.files} & {card.gguf_file}
         entry = self._layout.file_path(key, chosen.pop() if chosen else manifest.entry)
         return _installed(card, self._layout.artifact_path(key), entry, manifest)
+
+    async def _refuse_damaged(self, card: ModelCard) -> None:
+        damages = await on_disk(self._volume.damages, artifact_key(card))
+        if damages is not None:
+            raise StoreError(
+                "store.damaged",
+                f"{card.model_id} cannot be used on this node: {damage_of(damages)}",
+                remediation=f"`skulk models pull {card.model_id}` there fetches them anew.",
+                details={"n_files": len(damages.files), "at_ms": damages.at_ms},
+            )
 
     async def _share(self, card: ModelCard, progress: ProgressListener | None) -> InstalledArtifact:
         """Wait for, or do, the transfer that all callers for this artifact share."""

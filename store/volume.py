@@ -14,6 +14,7 @@ from store.layout import (
     ARTIFACTS,
     CARD,
     LOCKS,
+    MANIFEST,
     STAGING,
     StoreLayout,
     directory_beneath,
@@ -23,7 +24,9 @@ from store.layout import (
     remove_tree,
 )
 from store.manifest import Manifest, Verification, first_difference, read_manifest, write_manifest
+from store.peer_staging import seed
 from store.transfer import ASSEMBLY, PEER, REPLACED, WHEEL
+from store.verification import Damages, damage_of, forget_damages, read_damages
 
 KEEP_PARTIALS_S: Final = 7 * 24 * 3600
 """A rest that nobody resumed for so long is deleted at the next start."""
@@ -98,6 +101,36 @@ class Volume:
             if manifest is not None:
                 return Reverification(os.dup(directory), manifest)
         return None
+
+    def damages(self, key: Digest) -> Damages | None:
+        """Say what a verification has found wrong with an artifact; None for nothing."""
+        with suppress(OSError), self._layout.opened(ARTIFACTS, key) as directory:
+            return read_damages(directory)
+        return None
+
+    def size_bytes(self, key: Digest) -> int:
+        """Measure what an artifact takes."""
+        return self._bytes_under(ARTIFACTS, key)
+
+    def let_be_repaired(self, key: Digest) -> None:
+        """Keep the files of a damaged artifact that are well for the next transfer.
+
+        From then on it is one that is not complete. The caller holds the key's lock. Nothing where
+        no damage is known.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        with self._layout.opened(ARTIFACTS, key) as directory:
+            damages, manifest = read_damages(directory), read_manifest(directory)
+            if damages is None:
+                return
+            if manifest is not None:
+                damaged = {one.path for one in damages.files}
+                well = [file for file in manifest.files if file.path not in damaged]
+                seed(self._layout, key, directory, manifest, well)
+                os.unlink(MANIFEST, dir_fd=directory)
+            forget_damages(directory)
 
     def delete(self, key: Digest) -> int:
         """Delete an artifact and what staging holds for it.
@@ -180,6 +213,9 @@ class Volume:
                 manifest = read_manifest(directory)
                 if manifest is None:
                     return None, "it has no usable manifest"
+                damages = read_damages(directory)
+                if damages is not None:
+                    return manifest, damage_of(damages)
                 return manifest, first_difference(directory, manifest)
         except OSError as error:
             return None, f"it cannot be opened ({error.strerror})"
@@ -239,6 +275,7 @@ class Reverification:
         if self._verification.step():
             return True
         write_manifest(self._directory, self._verification.result)
+        forget_damages(self._directory)
         return False
 
     def close(self) -> None:

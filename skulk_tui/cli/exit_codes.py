@@ -83,6 +83,7 @@ _BY_CODE: Final[dict[ErrorCode, int]] = {
     "placement.busy": CONFLICT,
     "store.in_use": CONFLICT,
     "store.no_transfer": CONFLICT,
+    "store.damaged": REFUSED,
     "store.paused": PENDING,
     "cluster.restart_pending": CONFLICT,
     "cluster.probe_busy": CONFLICT,

@@ -309,6 +309,8 @@ def _show_pull_wish(session: Session, model_id: ModelId, on: str | None, *, canc
     size, free = format_bytes(entry.storage_size_bytes), format_bytes(disk.disk_free_bytes)
     if cancel:
         outcome = "its download would be ended"
+    elif any(item.model_id == model_id and item.damaged for item in disk.items):
+        outcome = "is damaged there; what is damaged would be fetched anew"
     elif any(item.model_id == model_id for item in disk.items):
         outcome = "is there already"
     else:
@@ -423,6 +425,7 @@ def list_files(session: Session, *, on: OnOption = None) -> int | None:
             in_use=item.in_use,
             linked=item.linked,
             path=item.path,
+            damaged=item.damaged,
         )
         for disk in disks
         for item in disk.items

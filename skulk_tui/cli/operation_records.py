@@ -173,3 +173,29 @@ class ConnectionRecord:
     """Of the API key that was made."""
     content: str | None
     """What the file must hold for it, with the key; null where a file was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedFileRecord:
+    """One file of a model, as a verification has found it."""
+
+    path: str
+    state: str
+    """`ok`, `wrong_hash`, `wrong_size`, `missing`; `unexpected` is no damage."""
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedRecord:
+    """A model's files on one node, hashed again."""
+
+    model_id: str
+    node_id: str
+    node_name: str
+    state: str
+    """`complete`, `damaged`, `failed`, `cancelled`; `waiting` or `running` without the wait."""
+    done_bytes: int
+    total_bytes: int | None
+    files: tuple[CheckedFileRecord, ...]
+    error_code: str | None
+    error: str | None

@@ -280,6 +280,8 @@ class FileRecord:
     in_use: bool
     linked: bool
     path: str
+    damaged: tuple[str, ...] = ()
+    """Files that a verification has found damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`skulk store pause | resume | limit`: transfers of model files: stopped, gone on with, slowed."""
+"""`skulk store pause | resume | limit | verify`: transfers stopped, gone on with, slowed; files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.suggestions import naming_the_nearest_model, node_of
 from skulk_tui.cli.verb import DryRunOption, group, verb
+from skulk_tui.cli.verify import verify_files
 from skulk_tui.cli.waiting import state_of
 from skulk_tui.client import path_of
 from skulk_tui.formatting import format_bytes
@@ -41,7 +42,7 @@ OnOption = Annotated[
 
 def add_store_verbs(app: typer.Typer) -> None:
     """Register the verbs."""
-    store = group(app, "store", "Transfers of model files: pause, resume, limit their rate.")
+    store = group(app, "store", "Model files: pause, resume or limit their transfers, verify them.")
     verb(
         store,
         "pause",
@@ -57,6 +58,11 @@ def add_store_verbs(app: typer.Typer) -> None:
         "limit",
         examples=("skulk store limit 50MB/s", "skulk store limit off --on studio --dry-run"),
     )(limit_rate)
+    verb(
+        store,
+        "verify",
+        examples=("skulk store verify my/model", "skulk store verify my/model --on studio --json"),
+    )(verify_files)
 
 
 def pause_transfer(

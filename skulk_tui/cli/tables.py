@@ -554,6 +554,12 @@ def outcomes_table(outcomes: Sequence[OutcomeRecord]) -> Table:
     )
 
 
+def _use_of(one: FileRecord) -> str:
+    if one.damaged:
+        return "damaged"
+    return "in use" if one.in_use else "imported" if one.linked else "idle"
+
+
 def files_table(files: Sequence[FileRecord]) -> Table:
     """One row per model and node."""
     return Table(
@@ -569,7 +575,7 @@ def files_table(files: Sequence[FileRecord]) -> Table:
                 one.model_id,
                 one.node_name,
                 format_bytes(one.size_bytes),
-                "in use" if one.in_use else "imported" if one.linked else "idle",
+                _use_of(one),
                 one.path or UNKNOWN,
             )
             for one in files

@@ -57,7 +57,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "store": (
         "store:add_store_verbs",
-        "Transfers of model files: pause, resume, limit their rate.",
+        "Model files: pause, resume or limit their transfers, verify them.",
     ),
     "models": ("models:add_model_verbs", "The catalogue of models and their files."),
     "logs": (

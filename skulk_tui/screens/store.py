@@ -13,7 +13,7 @@ from skulk_tui.formatting import format_duration
 from skulk_tui.lines import line, span
 from skulk_tui.naming import ref_named
 from skulk_tui.screens.cluster_rows import short_model
-from skulk_tui.screens.store_changes import cancel, limit, pause, prune, pull, resume
+from skulk_tui.screens.store_changes import cancel, limit, pause, prune, pull, resume, verify
 from skulk_tui.screens.store_rows import (
     STORED_FACETS,
     TRANSFER_COLUMNS,
@@ -88,6 +88,7 @@ class StoreView(View):
             "store.pause": self._pause,
             "store.resume": self._resume,
             "store.limit": self._limit,
+            "store.verify": self._verify,
             "store.pull": self._pull,
             "store.prune": self._prune,
             "store.open": self._open,
@@ -187,6 +188,7 @@ class StoreView(View):
                     span(f"{self.seat.view.name_of(node_id)}  ", "strong"),
                     span(item.path or "path not told"),
                     span("  used where it lies, outside the store" if item.linked else ""),
+                    span(f"  damaged: {', '.join(item.damaged)}" if item.damaged else "", "bad"),
                 )
                 for node_id, item in nodes_holding(self.disks, ref.id)
             ]
@@ -227,6 +229,19 @@ class StoreView(View):
             node.member.node_id for node in self.seat.view.nodes if node.member.liveness == "alive"
         ]
         self.seat.confirm(limit(self.seat, rate_mb_s, node_ids or there))
+
+    def _verify(self, values: Values) -> None:
+        model_id = values.get("model", "")
+        if not model_id and self.selection:
+            ref = self.selection[0]
+            model_id = ref.id.partition("/")[2] if ref.kind == "transfer" else ref.id
+        if not model_id:
+            raise ClientError("client.usage", "no model is chosen", remediation=":verify MODEL")
+        model = ref_named(self.seat.view, "model", model_id)
+        held = [node for node, item in nodes_holding(self.disks, model.id) if not item.linked]
+        if not held:
+            raise ClientError("client.usage", f"no store holds files of {model.id}")
+        self.seat.confirm(verify(self.seat, model.id, held))
 
     def _meant(self, values: Values) -> TransferStatus | None:
         """Give the transfer that a command names, or the one under the cursor."""
@@ -294,7 +309,8 @@ def pull_change(seat: Seat, selection: Sequence[Ref], values: Values, disks: Dis
         node_ids = [ref_named(seat.view, "node", word).id for word in words if word]
     if not node_ids and seat.view.hello is not None:
         node_ids = [seat.view.hello.node_id]
-    lacking = [item for item in node_ids if item not in dict(nodes_holding(disks, model.id))]
+    whole = {node_id for node_id, item in nodes_holding(disks, model.id) if not item.damaged}
+    lacking = [node_id for node_id in node_ids if node_id not in whole]
     if not lacking:
         raise ClientError(
             "client.usage",

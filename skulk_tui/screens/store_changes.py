@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from protocol.admin_api import ConfigDocument
 from protocol.control_api import RemovedModel, TransferStatus
 from protocol.errors import ClientError
+from protocol.verify_api import VerifyStatus
 from skulk_tui.changes import Change, Option, Sent
 from skulk_tui.client import path_of
 from skulk_tui.formatting import format_bytes
@@ -138,6 +139,37 @@ def _limits(seat: Seat, rates: Mapping[str, int | None], *, is_undo: bool) -> Ch
             ["skulk store limit", next(iter(words.values()), "off"), *(f"--on {n}" for n in names)]
         ),
         options=(Option(key="l", title="limit"),),
+        send=send,
+        is_at_once=True,
+    )
+
+
+def verify(seat: Seat, model_id: str, node_ids: Sequence[str]) -> Change:
+    """Plan that some nodes hash a model's files again, at once; undone, they stop."""
+    return _verifying(seat, model_id, node_ids, is_undo=False)
+
+
+def _verifying(seat: Seat, model_id: str, node_ids: Sequence[str], *, is_undo: bool) -> Change:
+    names = ", ".join(seat.view.name_of(node_id) for node_id in node_ids)
+
+    async def send(option: str) -> Sent:
+        del option
+        path = path_of("/store/models/{}/verify", model_id)
+        for node_id in node_ids:
+            method = "DELETE" if is_undo else "POST"
+            await seat.link.request(method, path, VerifyStatus, query={"node": node_id})
+        if is_undo:
+            return Sent(message=f"{model_id} is no longer verified on {names}")
+        undo = _verifying(seat, model_id, node_ids, is_undo=True)
+        return Sent(
+            message=f"{model_id} is verified on {names}; what is damaged gets an x", undo=undo
+        )
+
+    return Change(
+        title=f"{'End verifying' if is_undo else 'Verify'} {model_id}",
+        effect=(line("Hashes the files on ", span(names, "strong"), "; deletes nothing."),),
+        cli=f"skulk store verify {model_id}{' --cancel' if is_undo else ''}",
+        options=(Option(key="v", title="verify"),),
         send=send,
         is_at_once=True,
     )

@@ -246,7 +246,9 @@ def _stored_row(
 def _holding_cell(
     item: StoredModelView | None, coming: TransferStatus | None, glyphs: GlyphSet
 ) -> Line:
-    if item is not None:
+    if item is not None and item.damaged and coming is None:
+        return toned("x damaged", "bad")
+    if item is not None and not item.damaged:
         mark = "link" if item.linked else glyphs.held
         return toned(mark, "good" if item.in_use else "plain")
     if coming is not None:

@@ -86,6 +86,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "store.downloads_disabled": 409,
     "store.cancelled": 409,
     "store.paused": 409,
+    "store.damaged": 409,
     "store.no_transfer": 409,
     "store.not_found": 404,
     "store.in_use": 409,

@@ -16,6 +16,7 @@ from protocol.control_api import (
 from protocol.errors import StoreError
 from protocol.ids import ModelId, NodeId
 from protocol.readings import TransferReading
+from protocol.verify_api import VerifyStatus
 from skulkd.api.cards_elsewhere import CardsElsewhere
 from skulkd.api.catalog import find_model
 from skulkd.api.ports import CatalogModel, ReadingsView
@@ -24,7 +25,7 @@ from skulkd.eventlog.gateway import StateView
 from skulkd.runtime.tasks import run_blocking
 from store.finders import FoundModel, find_models
 from store.importer import card_from_gguf
-from store.service import InstalledArtifact, Store
+from store.service import DamagedArtifact, InstalledArtifact, Store
 
 MAX_FOUND: Final = 500
 """Files of other programs that one answer names."""
@@ -54,6 +55,22 @@ class Downloads(Protocol):
         ...
 
 
+class Verifications(Protocol):
+    """Hashes files again, off the event loop."""
+
+    def start(self, card: ModelCard) -> None:
+        """Begin to verify a model's files; nothing when that is under way."""
+        ...
+
+    def status(self, model_id: ModelId) -> VerifyStatus:
+        """Say how far that is, or how the last one ended."""
+        ...
+
+    async def cancel(self, model_id: ModelId) -> bool:
+        """End it; False when none is under way."""
+        ...
+
+
 @final
 class NodeModels:
     """Implements `Models`.
@@ -63,6 +80,7 @@ class NodeModels:
         store: Cards and files.
         models_dir: Where the store keeps them.
         downloads: Runs transfers.
+        verifications: Hash files again.
         state: The replica: custom cards, and how downloads ended.
         readings: How far transfers are.
         environment: For finding what other programs left here.
@@ -77,6 +95,7 @@ class NodeModels:
         store: Store,
         models_dir: Path,
         downloads: Downloads,
+        verifications: Verifications,
         state: StateView,
         readings: ReadingsView,
         environment: Mapping[str, str],
@@ -87,6 +106,7 @@ class NodeModels:
         self._store = store
         self._models_dir = models_dir
         self._downloads = downloads
+        self._verifications = verifications
         self._state = state
         self._readings = readings
         self._environment = environment
@@ -129,6 +149,7 @@ class NodeModels:
             StoreError: `store.not_found` for a model that no card names.
         """
         card = await self._card(model_id)
+        await self._store.repair(card)
         if await run_blocking(self._store.locate, card) is None and not self._is_paused(model_id):
             self._downloads.pull(card)
         return await self.download_status(model_id)
@@ -190,6 +211,24 @@ class NodeModels:
         """End a transfer and keep what it fetched; a model without one is left as it is."""
         await self._downloads.cancel_pull(model_id)
         return await self.download_status(model_id)
+
+    async def verify(self, model_id: ModelId) -> VerifyStatus:
+        """Begin to hash a model's files again, or join what is under way; returns at once.
+
+        Raises:
+            StoreError: `store.not_found`.
+        """
+        self._verifications.start(await self._card(model_id))
+        return self._verifications.status(model_id)
+
+    async def verify_status(self, model_id: ModelId) -> VerifyStatus:
+        """Say how far that is, or how the last one ended."""
+        return self._verifications.status(model_id)
+
+    async def cancel_verify(self, model_id: ModelId) -> VerifyStatus:
+        """End it; what was found so far is nothing."""
+        await self._verifications.cancel(model_id)
+        return self._verifications.status(model_id)
 
     async def remove(self, model_id: ModelId) -> int:
         """Delete a model's files; returns the bytes freed.
@@ -264,7 +303,10 @@ class NodeModels:
             disk_total_bytes=total_bytes,
             disk_free_bytes=free_bytes,
             staging_bytes=self._store.staging_bytes(),
-            items=tuple(_stored(artifact) for artifact in self._store.list_installed()),
+            items=(
+                *(_stored(artifact) for artifact in self._store.list_installed()),
+                *(_damaged(artifact) for artifact in self._store.list_damaged()),
+            ),
         )
 
 
@@ -301,6 +343,16 @@ def _stored(artifact: InstalledArtifact) -> StoredModelView:
         in_use=False,
         linked=artifact.root == artifact.entry.parent,
         path=str(artifact.entry),
+    )
+
+
+def _damaged(artifact: DamagedArtifact) -> StoredModelView:
+    return StoredModelView(
+        model_id=artifact.model_id,
+        size_bytes=artifact.size_bytes,
+        in_use=False,
+        path=str(artifact.path),
+        damaged=tuple(one.path for one in artifact.damages.files),
     )
 
 

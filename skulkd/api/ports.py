@@ -14,7 +14,12 @@ from protocol.cluster_api import (
     Joined,
     LogsDocument,
 )
-from protocol.control_api import FoundModelView, FoundSource, StorageDocument, TransferStatus
+from protocol.control_api import (
+    FoundModelView,
+    FoundSource,
+    StorageDocument,
+    TransferStatus,
+)
 from protocol.data_frames import Frame, TakeChunk
 from protocol.ids import CommandId, InstanceId, ModelId, NodeId
 from protocol.nodes import NodeHealth
@@ -22,6 +27,7 @@ from protocol.peer_messages import ApiAnswer, CallApi, TermPair
 from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.readings import Readings
 from protocol.tasks import ChatTask, VectorTask
+from protocol.verify_api import VerifyStatus
 from skulkd.api.cluster_look import ClusterLook
 from skulkd.core.link_probe import ProbeRun
 
@@ -207,6 +213,22 @@ class Models(Protocol):
 
     async def cancel_download(self, model_id: ModelId) -> TransferStatus:
         """End a transfer and keep what it fetched; a model without one is left as it is."""
+        ...
+
+    async def verify(self, model_id: ModelId) -> VerifyStatus:
+        """Begin to hash a model's files again, or join what is under way; returns at once.
+
+        Raises:
+            StoreError: `store.not_found`.
+        """
+        ...
+
+    async def verify_status(self, model_id: ModelId) -> VerifyStatus:
+        """Say how far that is, or how the last one ended."""
+        ...
+
+    async def cancel_verify(self, model_id: ModelId) -> VerifyStatus:
+        """End it; what was found so far is nothing."""
         ...
 
     async def remove(self, model_id: ModelId) -> int:

@@ -46,6 +46,7 @@ from protocol.keys_api import ChangeKeyBody, CreatedKey, CreateKeyBody, KeyList,
 from protocol.link_api import LinksDocument, ProbeLinksBody, ProbeView
 from protocol.models_api import ModelEntry, ModelList
 from protocol.move_api import MoveDocument, MoveInstanceBody
+from protocol.verify_api import VerifyStatus
 
 Schema = dict[str, Any]
 Body = type[FrozenModel] | Schema
@@ -284,6 +285,17 @@ NOTES: Final[dict[str, Note]] = {
     ),
     f"DELETE {_TRANSFER}": Note(
         summary="Cancel a download; what was fetched is kept", answers=TransferStatus
+    ),
+    "GET /store/models/{model_id:path}/verify": Note(
+        summary="Say how far a verification is, or what it found", answers=VerifyStatus
+    ),
+    "POST /store/models/{model_id:path}/verify": Note(
+        summary="Hash a model's files again, each with its result",
+        answers=VerifyStatus,
+        status=202,
+    ),
+    "DELETE /store/models/{model_id:path}/verify": Note(
+        summary="End a verification", answers=VerifyStatus
     ),
     "DELETE /store/models/{model_id:path}": Note(
         summary="Delete a model's files", answers=RemovedModel

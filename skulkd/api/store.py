@@ -75,6 +75,23 @@ class StoreRoutes:
         mint(self._deps, request)
         return json_reply(await self._deps.models.resume_download(model_id))
 
+    async def verify(self, request: Request) -> Answer:
+        """`POST /store/models/{id}/verify`: begin, or join what is under way."""
+        model_id = parse_model_id(request.params["model_id"])
+        mint(self._deps, request)
+        return json_reply(await self._deps.models.verify(model_id), status=202)
+
+    async def verify_status(self, request: Request) -> Answer:
+        """`GET /store/models/{id}/verify`."""
+        model_id = parse_model_id(request.params["model_id"])
+        return json_reply(await self._deps.models.verify_status(model_id))
+
+    async def cancel_verify(self, request: Request) -> Answer:
+        """`DELETE /store/models/{id}/verify`: idempotent."""
+        model_id = parse_model_id(request.params["model_id"])
+        mint(self._deps, request)
+        return json_reply(await self._deps.models.cancel_verify(model_id))
+
     async def downloads(self, request: Request) -> Answer:
         """`GET /store/downloads`: what is under way, on all nodes or on the one that is named."""
         own = self._deps.face.node_id
@@ -153,6 +170,8 @@ def _holders(storages: Iterable[StorageDocument]) -> tuple[ModelHolders, ...]:
     by_model: dict[ModelId, list[NodeId]] = {}
     for storage in storages:
         for item in storage.items:
+            if item.damaged:
+                continue
             by_model.setdefault(item.model_id, []).append(storage.node_id)
     return tuple(
         ModelHolders(model_id=model_id, node_ids=tuple(node_ids))

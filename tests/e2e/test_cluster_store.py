@@ -269,3 +269,35 @@ def test_a_node_sends_files_no_faster_than_it_is_set_to(tmp_path: Path) -> None:
         assert digest_of(small) in digests_of(second)
     # The first piece does not wait.
     assert took_s > (n_bytes - MIB) / (rate_mb_s * 1e6)
+
+
+def test_a_paused_transfer_stays_so_over_a_restart_and_goes_on_where_it_was(
+    cluster: Cluster, content: bytes
+) -> None:
+    giver, taker, door = cluster
+    ran = door.skulk("store", "limit", "8MB/s", "--on", node_id(giver))
+    assert ran.returncode == 0, ran.stderr
+    pull(taker)
+    wait_under_way(taker, at_least=8 * MIB)
+    ran = door.skulk("store", "pause", LARGE)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    paused = status_of(taker)
+    assert (paused["state"], "loopback" in paused["paused"]["by"]) == ("paused", True)
+    assert 8 * MIB <= paused["done_bytes"] < N_BYTES
+    taker.restart()
+    cluster.wait_agreed()
+    again = status_of(taker)
+    assert (again["state"], again["paused"]) == ("paused", paused["paused"])
+    assert door.skulk("store", "limit", "off").returncode == 0
+
+    def is_seen() -> bool:
+        shown = door.http.get("/store/downloads").json()["items"]
+        return [one["state"] for one in shown] == ["paused"]
+
+    wait_until(is_seen, timeout_s=15, what="the other node shows it as paused")
+    assert door.skulk("store", "resume", LARGE).returncode == 0
+    assert status_of(taker)["state"] in {"running", "complete"}
+    wait_complete(taker)
+    assert digests_of(taker) == {digest_of(content)}
+    ran = door.skulk("store", "pause", LARGE, "--on", node_id(taker))
+    assert (ran.returncode, "complete here" in ran.stderr) == (5, True)

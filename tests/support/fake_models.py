@@ -13,6 +13,7 @@ from protocol.control_api import (
 )
 from protocol.errors import StoreError
 from protocol.ids import ModelId, NodeId
+from protocol.verify_api import VerifyStatus
 from skulkd.api.ports import CatalogModel
 
 
@@ -87,6 +88,15 @@ class FakeModels:
             status = status.model_copy(update={"state": "running", "paused": None})
             self.transfers[model_id] = status
         return status
+
+    async def verify(self, model_id: ModelId) -> VerifyStatus:
+        return await self.verify_status(model_id)
+
+    async def verify_status(self, model_id: ModelId) -> VerifyStatus:
+        return VerifyStatus(model_id=model_id, node_id=self.node_id, state="absent")
+
+    async def cancel_verify(self, model_id: ModelId) -> VerifyStatus:
+        return await self.verify_status(model_id)
 
     async def cancel_download(self, model_id: ModelId) -> TransferStatus:
         status = await self.download_status(model_id)

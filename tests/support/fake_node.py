@@ -43,6 +43,7 @@ from protocol.keys_api import CreatedKey, KeyList, KeyView
 from protocol.models_api import ModelEntry, ModelList, ResolvedCapabilities
 from protocol.move_api import MoveDocument
 from protocol.placements import PlacementRequest, Plan, Refusal, SmallestChange
+from protocol.verify_api import VerifiedFile, VerifyStatus
 from tests.support import cluster_documents as of_cluster
 from tests.support.builders import (
     GIB,
@@ -337,6 +338,19 @@ def a_transfer(state: str = "running", done: int = 50 * MIB, **changes: object) 
     return TransferStatus.model_validate(fields | changes)
 
 
+def a_verification() -> VerifyStatus:
+    """Make the status of a verification that found all well."""
+    return VerifyStatus(
+        model_id=MODEL,
+        node_id=a_node_id(),
+        state="complete",
+        done_bytes=100 * MIB,
+        total_bytes=100 * MIB,
+        files=(VerifiedFile(path="a.gguf", state="ok", size_bytes=100 * MIB),),
+        ended_at_ms=NOW_MS,
+    )
+
+
 def accepted(number: int = 1, *, plan: Plan | None = None) -> CommandAccepted:
     """Make the answer to an accepted change."""
     return CommandAccepted(
@@ -478,6 +492,8 @@ def _model_answers(node: FakeNode) -> None:
     on("POST", "/models/import", document(a_model(source="local"), status=201))
     on("POST", f"/store/models/{model}/download", document(a_transfer("complete"), status=202))
     on("POST", f"/store/models/{model}/download/resume", a_transfer())
+    on("POST", f"/store/models/{model}/verify", a_verification())
+    on("GET", f"/store/models/{model}/verify", a_verification())
     on("DELETE", f"/store/models/{model}/download", a_transfer("cancelled"))
     on("GET", f"/store/models/{model}/download/status", a_transfer("complete"))
     on("DELETE", f"/store/models/{model}", RemovedModel(model_id=model, freed_bytes=100 * MIB))

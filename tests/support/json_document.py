@@ -66,6 +66,7 @@ KINDS: Final[dict[str, type]] = {
     "settings": operation_records.SettingRecord,
     "status": records.StatusRecord,
     "steps": operation_records.StepRecord,
+    "verified": operation_records.VerifiedRecord,
     "strangers": cluster_records.StrangerRecord,
     "timeline": cluster_records.TimelineRecord,
     "tools": operation_records.ToolRecord,

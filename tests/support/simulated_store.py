@@ -16,6 +16,7 @@ from protocol.control_api import (
 )
 from protocol.errors import ErrorCode, StoreError
 from protocol.ids import Digest, ModelId, NodeId
+from protocol.verify_api import VerifyStatus
 from skulkd.api.ports import CatalogModel
 from skulkd.worker.steps import needs_files
 from skulkd.worker.transfers import Transfers
@@ -207,6 +208,18 @@ class SimulatedModels:
         """Go on."""
         await self._transfers.resume(self._card(model_id))
         return await self.download_status(model_id)
+
+    async def verify(self, model_id: ModelId) -> VerifyStatus:
+        """Find nothing to verify."""
+        return await self.verify_status(model_id)
+
+    async def verify_status(self, model_id: ModelId) -> VerifyStatus:
+        """Say that nothing was verified."""
+        return VerifyStatus(model_id=model_id, node_id=self._node_id, state="absent")
+
+    async def cancel_verify(self, model_id: ModelId) -> VerifyStatus:
+        """End nothing."""
+        return await self.verify_status(model_id)
 
     async def cancel_download(self, model_id: ModelId) -> TransferStatus:
         """End a pull."""

@@ -23,6 +23,7 @@ NOT_ON_THE_WIRE: Final = frozenset(
         "control_api",
         "keys_api",
         "drain_api",
+        "verify_api",
         "link_api",
         "models_api",
         "move_api",

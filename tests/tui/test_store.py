@@ -11,6 +11,7 @@ from protocol.control_api import PauseView, RemovedModel, StorageDocument, Store
 from protocol.errors import ErrorBody
 from protocol.ids import ModelId
 from protocol.session import row_key
+from protocol.verify_api import VerifyStatus
 from tests.support.builders import GIB, a_node_id
 from tests.support.den_cluster import LLAMA, QWEN, den_transfer, fill
 from tests.support.fake_node import some_settings
@@ -184,6 +185,38 @@ def test_a_limit_is_set_at_once_and_undo_gives_each_node_its_own_again(
             await seat.press("u")
             await seat.until_shows("transfers are limited: off on rack-a6k")
             assert len(node.asked("PUT", "/config")) == 2
+
+    asyncio.run(story())
+
+
+def test_v_verifies_where_files_lie_and_what_is_damaged_gets_an_x(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        path = f"/store/models/{LLAMA.replace('/', '%2F')}/verify"
+        status = VerifyStatus(model_id=LLAMA, node_id=a_node_id(1), state="running")
+        node.answer("POST", path, status)
+        node.answer("DELETE", path, status)
+        async with a_seat(node.url, tmp_path) as seat:
+            await _go(seat)
+            await seat.press("colon")
+            await seat.type(f"verify {LLAMA}")
+            await seat.press("enter")
+            await seat.until(lambda: len(node.asked("POST", path)) == 3)
+            await seat.until_shows("is verified on", "u undo")
+            await seat.press("u")
+            await seat.until(lambda: len(node.asked("DELETE", path)) == 3)
+            storage = _storage()
+            items = tuple(
+                item.model_copy(update={"damaged": ("43.gguf",)})
+                if item.model_id == LLAMA
+                else item
+                for item in storage.items
+            )
+            node.answer("GET", "/store/storage", storage.model_copy(update={"items": items}))
+            await seat.press("1")
+            await seat.press("4")
+            await seat.until_shows("x damaged")
 
     asyncio.run(story())
 

@@ -106,6 +106,11 @@ CASES = [
     Case(arguments=("models", "import", "/m/a.gguf"), kind="imports", record=records.ImportRecord),
     Case(arguments=("models", "pull", MODEL), kind="transfers", record=records.TransferRecord),
     Case(arguments=("models", "rm", MODEL, "--yes"), kind="outcomes", record=records.OutcomeRecord),
+    Case(
+        arguments=("store", "verify", MODEL),
+        kind="verified",
+        record=operation_records.VerifiedRecord,
+    ),
     Case(arguments=("store", "resume", MODEL), kind="outcomes", record=records.OutcomeRecord),
     Case(arguments=("models", "files"), kind="files", record=records.FileRecord),
     Case(arguments=("chat", MODEL, "hello"), kind="chat", record=records.ChatRecord),

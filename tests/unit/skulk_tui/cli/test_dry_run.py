@@ -55,7 +55,7 @@ LOOKS = {
     "cluster links",
     *("cluster tokens", "config get", "instance show", "keys list", "logs", "models files"),
     *("models list", "models show", "nodes", "ps", "service status", "status", "timeline", "top"),
-    *("tui", "version", "wait"),
+    *("store verify", "tui", "version", "wait"),
 }
 """Change nothing that lasts; `tui` asks before it does."""
 NEEDS_TLS = {"cluster trust"}

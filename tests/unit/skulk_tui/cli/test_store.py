@@ -5,8 +5,10 @@ import json
 import pytest
 
 from protocol.control_api import InstanceView, PauseView, RunnerView, StateDocument, TransferStatus
+from protocol.verify_api import VerifiedFile, VerifyStatus
 from skulk_tui.transfer_rate import read_rate
 from tests.support.builders import MODEL, a_member, a_node_id
+from tests.support.cluster_documents import some_storage
 from tests.support.command_line import skulk
 from tests.support.fake_node import (
     FakeNode,
@@ -138,3 +140,54 @@ def test_what_is_no_rate_is_refused_before_anything_is_asked(node: FakeNode, rat
 def test_rates_are_read_as_people_write_them() -> None:
     read = [read_rate(text) for text in ("50MB/s", "50", "50mb", "2 GB/s", "off")]
     assert read == [50, 50, 50, 2000, None]
+
+
+VERIFY = f"/store/models/{MODEL}/verify"
+
+
+def _verified(state: str, *files: VerifiedFile) -> VerifyStatus:
+    return VerifyStatus.model_validate(
+        {
+            "model_id": MODEL,
+            "node_id": HERE,
+            "state": state,
+            "done_bytes": 5,
+            "total_bytes": 9,
+            "files": files,
+        }
+    )
+
+
+@pytest.mark.usefixtures("no_real_waiting")
+def test_verify_waits_and_fails_with_each_files_result(node: FakeNode) -> None:
+    files = (
+        VerifiedFile(path="a.gguf", state="ok", size_bytes=5),
+        VerifiedFile(path="b.gguf", state="wrong_hash", size_bytes=4),
+    )
+    node.on("POST", VERIFY, document(_verified("waiting"), status=202))
+    node.on("GET", VERIFY, _verified("running"), _verified("damaged", *files))
+    ran = skulk("store", "verify", MODEL, "--on", "box-1", "--json", node=node.url)
+    assert ran.code == 1
+    (item,) = json.loads(ran.out)["items"]
+    assert [(one["path"], one["state"]) for one in item["files"]] == [
+        ("a.gguf", "ok"),
+        ("b.gguf", "wrong_hash"),
+    ]
+    assert "wrong hash" in skulk("store", "verify", MODEL, "--on", "box-1", node=node.url).out
+
+
+def test_verify_without_the_wait_says_that_it_is_under_way(node: FakeNode) -> None:
+    node.on("POST", VERIFY, document(_verified("running"), status=202))
+    node.on("GET", VERIFY, _verified("running"))
+    ran = skulk("store", "verify", MODEL, "--on", "box-1", "--no-wait", node=node.url)
+    assert (ran.code, "running" in ran.out) == (0, True)
+    node.on("DELETE", VERIFY, _verified("cancelled"))
+    ran = skulk("store", "verify", MODEL, "--on", "box-1", "--cancel", node=node.url)
+    assert (ran.code, len(node.asked("DELETE", VERIFY))) == (0, 1)
+
+
+def test_verify_asks_the_nodes_that_hold_files_and_nobody_else(node: FakeNode) -> None:
+    node.on("GET", "/store/storage", some_storage(is_answered=False))
+    ran = skulk("store", "verify", "no/such", node=node.url)
+    assert (ran.code, "did not answer" in ran.err) == (1, True)
+    assert [one for one in node.seen if one.method == "POST"] == []

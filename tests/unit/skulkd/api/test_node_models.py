@@ -16,6 +16,8 @@ from skulkd.api.node_models import NodeModels
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.eventlog.replica import Replica
 from skulkd.runtime.clock import SystemClock
+from skulkd.runtime.tasks import Tasks
+from skulkd.worker.verifications import Verifications
 from store.layout import StoreLayout
 from store.service import Store
 from tests.support.builders import a_member, a_node_id, a_scripted_card, a_state
@@ -68,6 +70,10 @@ class Fellow:
         return ApiAnswer(status=200, content_type="application/json", body=body)
 
 
+def _fail(story: str, _error: BaseException) -> None:
+    raise AssertionError(story)
+
+
 class Setting:
     """A node's models in a folder."""
 
@@ -76,13 +82,19 @@ class Setting:
         self.table = ReadingsTable()
         store = Store(StoreLayout(folder / "models"), clock=SystemClock())
         store.recover()
+        self.store = store
         self.fellow = Fellow()
+        self.tasks = Tasks("test", on_death=_fail)
+        self.verifications = Verifications(
+            a_node_id(), store.open_check, clock=SystemClock(), tasks=self.tasks
+        )
         self.replica = Replica(state or a_state(members=(a_member(1), a_member(2))))
         self.models = NodeModels(
             node_id=a_node_id(),
             store=store,
             models_dir=folder / "models",
             downloads=self.downloads,
+            verifications=self.verifications,
             state=self.replica,
             readings=self.table,
             environment={},
