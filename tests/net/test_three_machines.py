@@ -76,6 +76,22 @@ def test_three_machines_find_each_other_by_mdns_and_join_by_six_words(
         }
 
 
+def test_what_a_slow_line_carries_is_measured_in_each_direction(
+    machines: tuple[Machine, ...], make_node: MakeNode
+) -> None:
+    first, second = form(make_node, machines[:2])
+    second.machine.throttle(80)
+    items = first.skulk_json("probe", "links")["items"]
+    rates = {item["target_name"]: item["rate_bytes_s"] for item in items}
+    # Ten million bytes a second, less what encryption and TCP take of them.
+    assert rates[second.machine.name] == pytest.approx(9.5e6, rel=0.15)
+    assert rates[first.machine.name] > 2 * rates[second.machine.name]
+    assert {(item["state"], item["kind"], item["interface"]) for item in items} == {
+        ("up", "virtual", "eth0")
+    }
+    assert is_formed([first, second]), "nobody was missed meanwhile"
+
+
 def test_a_machine_that_is_cut_off_is_lost_and_returns_by_itself(
     machines: tuple[Machine, ...], make_node: MakeNode
 ) -> None:

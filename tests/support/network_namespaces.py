@@ -60,6 +60,14 @@ class Machine:
         """Put the cable back."""
         _ip("link", "set", self.cable, "master", BRIDGE)
 
+    def throttle(self, mbit_s: int) -> None:
+        """Let no more than this pass from the switch to this machine; what it sends is free."""
+        how = ("tbf", "rate", f"{mbit_s}mbit", "burst", "64kb", "latency", "50ms")
+        tc = _program("tc")
+        subprocess.run(
+            [tc, "qdisc", "add", "dev", self.cable, "root", *how], check=True, timeout=10
+        )
+
     def allow_multicast(self, *, is_allowed: bool) -> None:
         """Let multicast leave this machine, or route it nowhere, as some networks do."""
         if is_allowed:

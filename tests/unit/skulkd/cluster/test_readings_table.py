@@ -3,6 +3,8 @@ from protocol.readings import (
     Holding,
     HoldingsReading,
     InstanceReading,
+    LinkReading,
+    LinksReading,
     PhaseProgress,
     Reading,
     ReadingKey,
@@ -101,6 +103,19 @@ def test_every_write_is_told_with_its_key_and_every_drop_once() -> None:
         (("holdings", "", 0), _holdings()),
         (("transfer", "a/model", 0), None),
     ]
+
+
+def test_links_that_a_node_no_longer_tells_of_are_forgotten() -> None:
+    table = ReadingsTable()
+    link = LinkReading(peer=a_node_id(2), state="up")
+    reading = LinksReading(node_id=a_node_id(), at_s=0.0, links=(link,))
+    table.put(reading)
+    assert table.readings.links == {a_node_id(): reading}
+    assert table.of_node(a_node_id()) == (reading,)
+    table.drop(a_node_id(2), ("links", "", 0))
+    assert table.readings.links == {a_node_id(): reading}
+    table.drop(a_node_id(), ("links", "", 0))
+    assert table.readings.links == {}
 
 
 def test_a_node_is_listed_with_all_that_it_has_put() -> None:
