@@ -348,7 +348,7 @@ class NodeParts:
             node_id=node_id,
             state=rooms.replica,
             readings=self.table,
-            switches=lambda: self._switches(door),
+            switches=lambda: self._switches(door, listeners),
             clock=self.clock,
             sight=sight.look,
         )
@@ -455,11 +455,12 @@ class NodeParts:
     def _name_of(self, node_id: NodeId) -> str:
         return name_of(self.rooms.replica.state, node_id)
 
-    def _switches(self, door: OpenDoor) -> Switches:
+    def _switches(self, door: OpenDoor, listeners: ApiListeners) -> Switches:
         return Switches(
             has_worker=self.settings.worker,
             has_api=self.settings.serve_api,
             has_downloads=self.settings.downloads,
             is_offline=self.settings.offline,
             wants_open_api=door.wanted_host is not None,
+            certificate_left_s=listeners.certificate_left_s(),
         )

@@ -26,6 +26,9 @@ LOOK_EVERY_S: Final = 1.0
 """A renewed file is shown after this long; no look is taken while nobody connects."""
 _MAX_KEY_BYTES: Final = 64 * 1024
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_LATE_RATIO: Final = 0.1
+"""Of a certificate's time: clients of ACME renew it when a third is left, or a half."""
+_LATE_MAX_S: Final = 3 * 86_400.0
 _N_FLIGHTS: Final = 4
 """Of a handshake, either way; the newest version of TLS takes three."""
 
@@ -48,7 +51,9 @@ class LoadedCertificate:
 
     context: ssl.SSLContext
     """What connections are made with."""
-    valid_until: str
+    valid_until_ms: int
+    due_ms: int
+    """When it should have been renewed."""
     names: tuple[str, ...]
     """The DNS names that it is made out to, in lower case; wildcards name nobody."""
 
@@ -129,6 +134,12 @@ class ServedCertificate:
         self._look_at_s = clock.monotonic_s() + LOOK_EVERY_S
         self._looking = asyncio.Lock()
 
+    def left_s(self) -> float | None:
+        """How long it is valid still, once it should have been renewed; None before."""
+        now_ms = self._clock.wall_ms()
+        loaded = self._loaded
+        return None if now_ms < loaded.due_ms else (loaded.valid_until_ms - now_ms) / 1000
+
     @property
     def names(self) -> tuple[str, ...]:
         """The DNS names that it is made out to, in lower case."""
@@ -159,8 +170,8 @@ class ServedCertificate:
                 extra={"code": error.code, "remedy": error.remediation},
             )  # fmt: skip
         else:
-            until = self._loaded.valid_until
-            _log.info("a renewed certificate is shown; it is valid until %s", until)
+            until = datetime.fromtimestamp(self._loaded.valid_until_ms / 1000, UTC)
+            _log.info("a renewed certificate is shown; it is valid until %s", until.isoformat())
 
 
 def _stamp_of(files: CertificateFiles) -> _Stamp:
@@ -213,11 +224,15 @@ def _tried_out(context: ssl.SSLContext, certificate: Path) -> LoadedCertificate:
             except ssl.SSLWantReadError:
                 continue
     shown = cast("dict[str, Any]", client.getpeercert())
-    until_s = ssl.cert_time_to_seconds(shown["notAfter"])
+    from_s, until_s = (
+        ssl.cert_time_to_seconds(shown[bound]) for bound in ("notBefore", "notAfter")
+    )
+    late_s = min((until_s - from_s) * _LATE_RATIO, _LATE_MAX_S)
     named = (name.lower() for kind, name in shown.get("subjectAltName", ()) if kind == "DNS")
     return LoadedCertificate(
         context=context,
-        valid_until=datetime.fromtimestamp(until_s, UTC).isoformat(),
+        valid_until_ms=until_s * 1000,
+        due_ms=int((until_s - late_s) * 1000),
         names=tuple(name for name in named if "*" not in name),
     )
 

@@ -95,6 +95,10 @@ class ApiListeners:
         scheme = self._server.scheme_beyond_loopback
         return base_urls(self._server.hosts, self._around, scheme=scheme, port=self._server.port)
 
+    def certificate_left_s(self) -> float | None:
+        """How long the certificate is valid still, once it should have been renewed."""
+        return self._server.certificate_left_s()
+
     def names(self) -> frozenset[str]:
         """Names of this node besides the machine's own, in lower case.
 

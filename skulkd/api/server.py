@@ -159,6 +159,10 @@ class ApiServer:
             for host in self.hosts
         )
 
+    def certificate_left_s(self) -> float | None:
+        """How long the certificate is valid still, once it should have been renewed."""
+        return None if self._certificate is None else self._certificate.left_s()
+
     @property
     def scheme_beyond_loopback(self) -> Literal["http", "https"]:
         """What other machines speak with this node; on loopback both are understood."""

@@ -31,6 +31,8 @@ class Switches:
     is_offline: bool = False
     wants_open_api: bool = False
     """A listener beyond loopback is configured."""
+    certificate_left_s: float | None = None
+    """How long the API's certificate is valid still, once it should have been renewed."""
 
 
 def node_health(
@@ -198,6 +200,19 @@ def _switch_reasons(state: ClusterState, switches: Switches) -> list[HealthReaso
                 "error",
                 "the API stays on loopback: no API key exists",
                 "Make one: `skulk keys create NAME`.",
+            )
+        )
+    left_s = switches.certificate_left_s
+    if left_s is not None:
+        is_over = left_s <= 0
+        when = "has expired" if is_over else f"expires in {left_s / 3600:.1f} h"
+        reasons.append(
+            _reason(
+                "api.certificate",
+                "error" if is_over else "warning",
+                f"the API's certificate {when}",
+                "Renew it in the files of `tls_cert` and `tls_key`: the next connection takes it"
+                " up, and the log says so where it cannot be used.",
             )
         )
     off = (

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ class Watch:
     """A clock that stands still unless it is moved."""
 
     now_s = 0.0
+    wall = 0
 
     def monotonic_s(self) -> float:
         return self.now_s
 
     def wall_ms(self) -> int:
-        return 0
+        return self.wall
 
 
 def refusal_of(files: CertificateFiles) -> ConfigError:
@@ -40,7 +42,8 @@ def refusal_of(files: CertificateFiles) -> ConfigError:
 
 def test_a_pair_that_belongs_together_is_taken(tmp_path: Path) -> None:
     loaded = load_certificate(written(tmp_path))
-    assert loaded.valid_until.startswith("2126-11-06T")
+    assert datetime.fromtimestamp(loaded.valid_until_ms / 1000, UTC).year == 2126
+    assert loaded.valid_until_ms - loaded.due_ms == 3 * 86_400_000
     assert loaded.names == ("localhost",)
 
 
@@ -107,6 +110,17 @@ def test_paths_are_those_of_where_the_daemon_was_started(
     settings = checked(tmp_path, tls_cert="node.crt", tls_key="node.key")
     assert (settings.tls_cert, settings.tls_key) == (tmp_path / "node.crt", tmp_path / "node.key")
     assert checked(tmp_path).tls_cert is None
+
+
+def test_a_renewal_that_is_overdue_shows_what_is_left(tmp_path: Path) -> None:
+    watch = Watch()
+    served = ServedCertificate(written(tmp_path), watch)
+    until_ms = load_certificate(written(tmp_path)).valid_until_ms
+    left: list[float | None] = []
+    for before_ms in (4 * 86_400_000, 86_400_000, -1_000):
+        watch.wall = until_ms - before_ms
+        left.append(served.left_s())
+    assert left == [None, 86_400.0, -1.0]
 
 
 def moved(files: CertificateFiles, watch: Watch) -> None:

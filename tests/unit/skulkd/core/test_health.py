@@ -94,6 +94,18 @@ def test_an_instance_that_failed_for_good_shows_on_its_node_only() -> None:
     assert codes(health(state, readings, node_id=a_node_id(2))) == []
 
 
+@pytest.mark.parametrize(
+    ("left_s", "level", "told"), [(5_400.0, "warning", "in 1.5 h"), (-1.0, "error", "has expired")]
+)
+def test_a_certificate_that_should_have_been_renewed_is_told(
+    left_s: float, level: str, told: str
+) -> None:
+    found = health(switches=Switches(certificate_left_s=left_s))
+    assert (found.level, codes(found)) == (level, ["api.certificate"])
+    assert told in found.reasons[0].message
+    assert "tls_cert" in found.reasons[0].remediation
+
+
 def test_an_open_api_without_a_key_names_the_command() -> None:
     switches = Switches(wants_open_api=True)
     found = health(switches=switches)
