@@ -4,14 +4,17 @@ Source: OpenAPI Specification 3.1.0.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
+from pydantic import BaseModel
+
 from protocol.base import FrozenModel
 from protocol.control_api import ErrorDocument
+from skulkd.api.dialects.chat_dialect import Dialect
 from skulkd.api.route_notes import NOTES, Note, Schema
-from skulkd.api.routes import RouteSpec
+from skulkd.api.routes import RouteSpec, dialect_of
 
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")
 _REF: Final = "#/components/schemas/"
@@ -27,12 +30,17 @@ class ApiDescription:
     """
 
     def __init__(self, routes: Iterable[RouteSpec], *, version: str) -> None:
+        # Not above: what describes foreign bodies takes time and memory, and is seldom wanted.
+        from skulkd.api.dialect_notes import DIALECT_NOTES
+
         table = tuple(routes)
+        notes = {**NOTES, **DIALECT_NOTES}
         self._version = version
-        self._noted = [(route, note_of(route, table)) for route in table]
-        bodies = [_BodyUse(ErrorDocument, "")]
+        self._noted = [(route, note_of(route, table, notes)) for route in table]
+        bodies = list(_errors().values())
         for _, note in self._noted:
             bodies += (use for use in (_asked(note), _answered(note)) if use is not None)
+            bodies += (_BodyUse(event, "") for event in note.events)
         self.bodies: Final = tuple(dict.fromkeys(bodies))
         """Each gives `schemas`, in a few milliseconds."""
 
@@ -64,11 +72,11 @@ class ApiDescription:
         }
 
 
-def note_of(route: RouteSpec, table: tuple[RouteSpec, ...]) -> Note:
+def note_of(route: RouteSpec, table: tuple[RouteSpec, ...], notes: Mapping[str, Note]) -> Note:
     """Find what is noted of a route, or of the one that has the same handler."""
     same = [one for one in table if one.handler == route.handler and one.method == route.method]
     for one in (route, *same):
-        note = NOTES.get(f"{one.method} {one.path}")
+        note = notes.get(f"{one.method} {one.path}")
         if note is not None:
             return note
     return Note(summary=f"{route.method} {route.path}")
@@ -78,7 +86,7 @@ def note_of(route: RouteSpec, table: tuple[RouteSpec, ...]) -> Note:
 class _BodyUse:
     """A model in one of the ways in which bodies are read and written."""
 
-    model: type[FrozenModel]
+    model: type[BaseModel]
     way: Literal["", "Camel"]
     """In front of its name; `Camel` where its members are written in camelCase."""
 
@@ -90,14 +98,24 @@ class _BodyUse:
     def schemas(self) -> Schema:
         """Give its schema and those that it needs, by their names."""
         own: Schema = self.model.model_json_schema(
-            by_alias=self.way == "Camel",
+            by_alias=self.way == "Camel" or not issubclass(self.model, FrozenModel),
             ref_template=f"{_REF}{self.way}{{model}}",
         )
         found: Schema = {**own.pop("$defs", {}), self.model.__name__: own}
         return {f"{self.way}{name}": schema for name, schema in found.items()}
 
 
-_ERROR: Final = _BodyUse(ErrorDocument, "")
+def _errors() -> dict[Dialect, _BodyUse]:
+    """Give the forms of errors."""
+    from skulkd.api.dialects.bodies import AnthropicError, OllamaError
+
+    ours = _BodyUse(ErrorDocument, "")
+    return {
+        "control": ours,
+        "openai": ours,
+        "anthropic": _BodyUse(AnthropicError, ""),
+        "ollama": _BodyUse(OllamaError, ""),
+    }
 
 
 def _asked(note: Note) -> _BodyUse | None:
@@ -115,7 +133,18 @@ def _operation(route: RouteSpec, note: Note) -> Schema:
     if note.answers is not None:
         schema = note.answers if answered is None else answered.place
         answer["content"] = {note.media_type: {"schema": schema}}
-    error = {"application/json": {"schema": _ERROR.place}}
+    if note.streams is not None:
+        events = [_BodyUse(event, "").place for event in note.events]
+        streamed: Schema = {
+            "schema": {"type": "string"},
+            "x-skulk-events": events[0] if len(events) == 1 else {"anyOf": events},
+        }
+        answer["content"][note.streams] = streamed
+    form = _errors()[dialect_of(route.path, route.kind)]
+    error: Schema = {
+        "description": "Why not, in the dialect's own form.",
+        "content": {"application/json": {"schema": form.place}},
+    }
     operation: Schema = {
         "operationId": _operation_id(route),
         "summary": note.summary,
@@ -124,7 +153,8 @@ def _operation(route: RouteSpec, note: Note) -> Schema:
         "parameters": _parameters(route, note),
         "responses": {
             str(note.status): answer,
-            "default": {"description": "Why not, in the dialect's own form.", "content": error},
+            "4XX": error,
+            "5XX": error,
         },
         "security": [{}] if route.scope == "open" else [{"bearer": []}, {"header": []}, {}],
     }

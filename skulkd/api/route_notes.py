@@ -1,10 +1,15 @@
-"""What the routes are for and what bodies they take and give: what OpenAPI adds to routes.py."""
+"""What the routes are for and what bodies they take and give: what OpenAPI adds to routes.py.
+
+Those of the foreign dialects are in `dialect_notes.py`, whose models are loaded when the API is
+described, and not before.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from protocol.admin_api import ConfigBody, ConfigDocument, RestartBody, RestartDocument
-from protocol.base import FrozenModel
 from protocol.cluster_api import (
     ClusterDocument,
     ClusterStorage,
@@ -49,7 +54,7 @@ from protocol.move_api import MoveDocument, MoveInstanceBody
 from protocol.verify_api import VerifyStatus
 
 Schema = dict[str, Any]
-Body = type[FrozenModel] | Schema
+Body = type[BaseModel] | Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,24 +66,17 @@ class Note:
     answers: Body | None = None
     status: int = 200
     media_type: str = "application/json"
+    streams: str | None = None
+    """The media type of an answer that is streamed, where the request may ask for that."""
+    events: tuple[type[BaseModel], ...] = ()
+    """What the events of such an answer hold."""
     is_camel: bool = False
     """The answer is derived from the state, and written in camelCase."""
     query: tuple[str, ...] = field(default_factory=tuple[str, ...])
     """Names of query fields beside `node`."""
 
 
-def _dialect(**properties: str) -> Schema:
-    """A body that a dialect reads by hand: what it needs, and room for all its other fields."""
-    return {
-        "type": "object",
-        "properties": {name: {"type": kind} for name, kind in properties.items()},
-        "required": list(properties),
-        "additionalProperties": True,
-    }
-
-
 _ANY: Final[Schema] = {"type": "object", "additionalProperties": True}
-_CHAT: Final = _dialect(model="string", messages="array")
 _TEXT: Final[Schema] = {"type": "string"}
 _PLACING: Final = (
     "model_id", "node_ids", "excluded_node_ids", "min_nodes", "shape", "backend", "context_tokens",
@@ -91,23 +89,6 @@ NOTES: Final[dict[str, Note]] = {
         summary="List the models of the catalogue, placed or not", answers=ModelList
     ),
     "GET /v1/models/{model_id:path}": Note(summary="Show one model", answers=ModelEntry),
-    "POST /v1/chat/completions": Note(summary="Chat, in OpenAI's form", asks=_CHAT, answers=_ANY),
-    "POST /bench/chat/completions": Note(
-        summary="Chat, whole, and say what it took", asks=_CHAT, answers=_ANY
-    ),
-    "POST /v1/responses": Note(
-        summary="Respond, in OpenAI's form", asks=_dialect(model="string"), answers=_ANY
-    ),
-    "POST /v1/messages": Note(
-        summary="Chat, in Anthropic's form",
-        asks=_dialect(model="string", messages="array", max_tokens="integer"),
-        answers=_ANY,
-    ),
-    "POST /v1/messages/count_tokens": Note(
-        summary="Count the tokens of a prompt, in Anthropic's form",
-        asks=_CHAT,
-        answers=_dialect(input_tokens="integer"),
-    ),
     "POST /v1/cancel/{command_id}": Note(
         summary="End what is under way, through any node", answers=CancelReply
     ),
@@ -212,47 +193,10 @@ NOTES: Final[dict[str, Note]] = {
         answers=CreatedKey,
     ),
     "DELETE /v1/keys/{key_id}": Note(summary="Revoke an API key", answers=CommandAccepted),
-    "POST /v1/completions": Note(
-        summary="Complete a text, in OpenAI's older form",
-        asks=_dialect(model="string", prompt="string"),
-        answers=_ANY,
-    ),
-    "POST /v1/embeddings": Note(
-        summary="Embed texts, in OpenAI's form",
-        asks=_dialect(model="string"),
-        answers=_ANY,
-    ),
-    "POST /v1/rerank": Note(
-        summary="Order documents by a query",
-        asks=_dialect(model="string", query="string", documents="array"),
-        answers=_ANY,
-    ),
     "GET /ollama/": Note(
         summary="Say that somebody is there, in Ollama's words",
         answers=_TEXT,
         media_type="text/plain",
-    ),
-    "POST /ollama/api/chat": Note(
-        summary="Chat, in Ollama's form", asks=_dialect(model="string"), answers=_ANY
-    ),
-    "POST /ollama/api/generate": Note(
-        summary="Answer a prompt, in Ollama's form", asks=_dialect(model="string"), answers=_ANY
-    ),
-    "POST /ollama/api/show": Note(
-        summary="Show one model, in Ollama's form", asks=_ANY, answers=_ANY
-    ),
-    "POST /ollama/api/embed": Note(
-        summary="Embed texts, in Ollama's form", asks=_dialect(model="string"), answers=_ANY
-    ),
-    "POST /ollama/api/embeddings": Note(
-        summary="Embed a text, in Ollama's older form",
-        asks=_dialect(model="string", prompt="string"),
-        answers=_ANY,
-    ),
-    "GET /ollama/api/tags": Note(summary="List the placed models, in Ollama's form", answers=_ANY),
-    "GET /ollama/api/ps": Note(summary="List the loaded models, in Ollama's form", answers=_ANY),
-    "GET /ollama/api/version": Note(
-        summary="Say whose API this is, in Ollama's form", answers=_ANY
     ),
     "GET /openapi.json": Note(summary="Give this description", answers=_ANY),
     "GET /docs": Note(

@@ -8,6 +8,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from pydantic import ValidationError
+
+from skulkd.api.dialect_notes import DIALECT_NOTES
 from tests.support.http_answers import HttpAnswer
 
 Fields = dict[str, Any]
@@ -101,10 +104,32 @@ def _judge_good(path: str, method: str, answer: HttpAnswer) -> None:
         check(stream is not None, f"a stream from {path}")
         assert stream is not None
         check(kind == (_NDJSON if dialect_of(path) == "ollama" else _EVENT_STREAM), str(kind))
-        stream(answer.body.decode())
+        text = answer.body.decode()
+        stream(text)
+        for event in text.splitlines() if kind == _NDJSON else [e for _, e in sse_events(text)]:
+            if event != "[DONE]" and "error" not in fields_of(event):
+                fits(f"POST {route}", event, is_event=True)
     elif route in WHOLE_JUDGES:
         check(kind == _JSON, f"content type {kind}")
         WHOLE_JUDGES[route](fields_of(answer.body))
+        fits(f"POST {route}", answer.body.decode())
+    elif f"{method} {route}" in DIALECT_NOTES:
+        fits(f"{method} {route}", answer.body.decode())
+
+
+def fits(route: str, document: str, *, is_event: bool = False) -> None:
+    """Demand that an answer, or an event of one, is as `/openapi.json` describes it."""
+    note = DIALECT_NOTES[route]
+    problems: list[str] = []
+    for kind in note.events if is_event else (note.answers,):
+        assert isinstance(kind, type)
+        try:
+            kind.model_validate_json(document)
+        except ValidationError as error:
+            problems.append(str(error))
+        else:
+            return
+    check(holds=False, reason=f"{route} is described otherwise: {problems}")
 
 
 # ---- Errors --------------------------------------------------------------------------------

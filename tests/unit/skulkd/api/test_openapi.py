@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+from skulkd.api.dialect_notes import DIALECT_NOTES
 from skulkd.api.openapi import ApiDescription
 from skulkd.api.route_notes import NOTES
 from tests.support.api_harness import Api, with_api
@@ -15,7 +16,8 @@ def described() -> dict[str, Any]:
     description = ApiDescription(all_routes(), version="1.2.3")
     schemas: dict[str, Any] = {}
     for body in description.bodies:
-        schemas.update(body.schemas())
+        for name, schema in body.schemas().items():
+            assert schemas.setdefault(name, schema) == schema, f"two models are called {name}"
     return description.document(schemas)
 
 
@@ -38,7 +40,9 @@ def test_every_route_is_described_with_its_scope() -> None:
 
 
 def test_every_note_is_of_a_route() -> None:
-    assert set(NOTES) <= {f"{route.method} {route.path}" for route in all_routes()}
+    assert set(NOTES) | set(DIALECT_NOTES) <= {
+        f"{route.method} {route.path}" for route in all_routes()
+    }
 
 
 def test_every_reference_leads_to_a_schema_and_every_schema_is_used() -> None:
