@@ -7,7 +7,7 @@ from typing import Final, Protocol, final
 from skulkd.api.http import Answer, Header, Reply, Request
 from skulkd.api.reference_page import reference_page
 from skulkd.api.route_notes import Schema
-from skulkd.runtime.tasks import sleep
+from skulkd.runtime.tasks import run_blocking, sleep
 
 _HTML: Final[tuple[Header, ...]] = (
     (b"content-type", b"text/html; charset=utf-8"),
@@ -58,7 +58,8 @@ class ReferenceRoutes:
     async def _described(self) -> Schema:
         """Give the document, made bit by bit, so that streams go on meanwhile."""
         if self._document is None:
-            description = self.describe()
+            # What describes foreign bodies is loaded by this; that takes a tenth of a second.
+            description = await run_blocking(self.describe)
             schemas: Schema = {}
             for body in description.bodies:
                 schemas.update(body.schemas())

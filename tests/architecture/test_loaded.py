@@ -46,5 +46,12 @@ def test_the_daemon_loads_no_inference_library_and_no_client(module: str) -> Non
     assert loaded & unwanted == set()
 
 
+def test_what_describes_foreign_bodies_is_loaded_when_somebody_asks_for_it() -> None:
+    # `_loaded_by` gives the first parts of names; this is about one package's own modules.
+    probe = "import sys, skulkd.node; sys.exit('skulkd.api.dialects.bodies' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], check=False, timeout=60)
+    assert done.returncode == 0
+
+
 def test_bad_arguments_are_refused_before_the_daemon_is_loaded() -> None:
     assert _loaded_by("import skulkd.cli") & {"uvicorn", "starlette", "uvloop", "yaml"} == set()
