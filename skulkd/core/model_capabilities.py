@@ -50,6 +50,25 @@ class ThinkingWish:
 _NO_WISH: Final = ThinkingWish()
 
 
+@dataclass(frozen=True, slots=True)
+class _Thinking:
+    """What a model can do about thinking; every chat asks for it."""
+
+    can: bool
+    has_toggle: bool
+    disabled_effort: str | None
+
+    def is_on(self, wish: ThinkingWish) -> bool:
+        """Say whether it thinks for a request."""
+        if not self.has_toggle:
+            return self.can
+        if wish.reasoning_effort in {NO_EFFORT, self.disabled_effort} - {None}:
+            return False
+        if wish.enable_thinking is None:
+            return wish.reasoning_effort is not None
+        return wish.enable_thinking
+
+
 def resolve_capabilities(card: ModelCard, wish: ThinkingWish = _NO_WISH) -> ResolvedCapabilities:
     """Say what a client can count on.
 
@@ -57,29 +76,26 @@ def resolve_capabilities(card: ModelCard, wish: ThinkingWish = _NO_WISH) -> Reso
         card: Of the model.
         wish: Of one request; by default one that asks for nothing.
     """
-    family = _FAMILIES.get((card.family or "").replace("_", "-"), _PLAIN)
+    family, thinking = _family_of(card), _thinking_of(card)
     reasoning, tooling = card.reasoning, card.tooling
-    has_toggle = reasoning.supports_toggle or "thinking_toggle" in card.capabilities
-    has_format = reasoning.format != "none"
-    thinks = has_toggle or has_format or family.always_thinks or "thinking" in card.capabilities
-    known = ResolvedCapabilities(
+    own_format = reasoning.format if reasoning.format != "none" else family.thinking_format
+    return ResolvedCapabilities(
         supports_text_generation="TextGeneration" in card.tasks,
         supports_embedding="TextEmbedding" in card.tasks,
         supports_vision=card.vision is not None or "vision" in card.capabilities,
         supports_audio_input=card.modalities.supports_audio_input,
-        supports_thinking=thinks,
-        supports_thinking_toggle=has_toggle,
+        supports_thinking=thinking.can,
+        supports_thinking_toggle=thinking.has_toggle,
         supports_thinking_budget=reasoning.supports_budget,
-        thinking_format=(reasoning.format if has_format else family.thinking_format)
-        if thinks
-        else "none",
-        default_effort=reasoning.default_effort or (family.default_effort if thinks else None),
-        disabled_effort=reasoning.disabled_effort,
+        thinks=thinking.is_on(wish),
+        thinking_format=own_format if thinking.can else "none",
+        default_effort=reasoning.default_effort
+        or (family.default_effort if thinking.can else None),
+        disabled_effort=thinking.disabled_effort,
         supports_tool_calling=tooling.supports_tool_calling,
         tool_call_format=tooling.tool_call_format or family.tool_call_format,
         builtin_tools=tooling.builtin_tools,
     )
-    return known.model_copy(update={"thinks": _thinks(known, wish)})
 
 
 def heeded(card: ModelCard, task: ChatTask) -> ChatTask:
@@ -88,24 +104,30 @@ def heeded(card: ModelCard, task: ChatTask) -> ChatTask:
     With a toggle, a request that says nothing is answered without thinking. Without one,
     `enable_thinking` is dropped, and an effort stays that does not mean none.
     """
-    wish = ThinkingWish(
-        enable_thinking=task.enable_thinking, reasoning_effort=task.reasoning_effort
+    thinking = _thinking_of(card)
+    is_on = thinking.is_on(
+        ThinkingWish(enable_thinking=task.enable_thinking, reasoning_effort=task.reasoning_effort)
     )
-    known = resolve_capabilities(card, wish)
-    enable_thinking = known.thinks if known.supports_thinking_toggle else None
-    effort = task.reasoning_effort if known.thinks else known.disabled_effort
-    if effort == NO_EFFORT and known.thinks:
+    enable_thinking = is_on if thinking.has_toggle else None
+    effort = task.reasoning_effort if is_on else thinking.disabled_effort
+    if effort == NO_EFFORT and is_on:
         effort = None
     if (enable_thinking, effort) == (task.enable_thinking, task.reasoning_effort):
         return task
     return task.model_copy(update={"enable_thinking": enable_thinking, "reasoning_effort": effort})
 
 
-def _thinks(known: ResolvedCapabilities, wish: ThinkingWish) -> bool:
-    if not known.supports_thinking_toggle:
-        return known.supports_thinking
-    if wish.reasoning_effort in {NO_EFFORT, known.disabled_effort} - {None}:
-        return False
-    if wish.enable_thinking is None:
-        return wish.reasoning_effort is not None
-    return wish.enable_thinking
+def _family_of(card: ModelCard) -> _Family:
+    return _FAMILIES.get((card.family or "").replace("_", "-"), _PLAIN)
+
+
+def _thinking_of(card: ModelCard) -> _Thinking:
+    reasoning, capabilities = card.reasoning, card.capabilities
+    has_toggle = reasoning.supports_toggle or "thinking_toggle" in capabilities
+    can = (
+        has_toggle
+        or reasoning.format != "none"
+        or _family_of(card).always_thinks
+        or "thinking" in capabilities
+    )
+    return _Thinking(can, has_toggle, reasoning.disabled_effort)
