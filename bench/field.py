@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from bench.load import Job
 from bench.peers import running_peers
@@ -20,11 +19,6 @@ from bench.sides import (
 )
 from bench.tcp_engines import tcp_engine
 from tests.support.daemon import Daemon
-
-_WARM: Final = (
-    Ask(concurrency=8, requests=48, stream=False),
-    Ask(concurrency=8, requests=48, stream=True),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +43,11 @@ class Field:
             side.pin(others)
         pin(self.generator.pid, others)
 
-    def warm_up(self, model_id: str) -> None:
+    def warm_up(self, model_id: str, n_requests: int) -> None:
         """Have every side serve a little."""
         for side in self.sides:
-            for ask in _WARM:
-                side.ask(model_id, ask)
+            for is_stream in (False, True):
+                side.ask(model_id, Ask(concurrency=8, requests=n_requests, stream=is_stream))
 
 
 @contextmanager

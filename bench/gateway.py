@@ -30,7 +30,7 @@ def _scripted(root: Path) -> list[Result]:
         for line in field.missing:
             print(line, flush=True)
         field.set_up("isolated")
-        field.warm_up(QUICK)
+        field.warm_up(QUICK, 48)
         return [
             *overhead.measure(field, "isolated"),
             *loop_lag.measure(field),
@@ -46,7 +46,7 @@ def _real(root: Path) -> list[Result]:
         ) as field,
     ):
         field.set_up("contended")
-        field.warm_up(DEMO_MODEL_ID)
+        field.warm_up(DEMO_MODEL_ID, 8)
         return [
             *(real_engine.throughput(field, DEMO_MODEL_ID, clients) for clients in (1, 8, 32)),
             *real_engine.cancels(field, DEMO_MODEL_ID),
