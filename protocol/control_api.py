@@ -222,6 +222,19 @@ class NodeHealthView(ControlModel):
     reasons: tuple[HealthReasonView, ...] = ()
 
 
+class AcceleratorView(ControlModel):
+    """One accelerator and what it is doing; what its driver does not tell is null, never 0."""
+
+    name: str
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
+    busy_ratio: float | None = None
+    """Time in which it computed lately, 0 to 1."""
+    watts: float | None = None
+    celsius: float | None = None
+    mhz: float | None = None
+
+
 class NodeResourcesView(ControlModel):
     """What one node has and how much of it is free; None is unknown, never 0."""
 
@@ -231,7 +244,7 @@ class NodeResourcesView(ControlModel):
     capability_conflicts: tuple[CapabilityConflict, ...] = ()
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
-    accelerator_free_bytes: tuple[int | None, ...] = ()
+    accelerators: tuple[AcceleratorView, ...] = ()
     disk_total_bytes: int | None = None
     disk_free_bytes: int | None = None
     cpu_ratio: float | None = None

@@ -13,6 +13,19 @@ NoDownloads = Literal["offline", "disabled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorReading:
+    """What one accelerator is doing; what its driver does not tell is None."""
+
+    free_bytes: int | None = None
+    busy_ratio: float | None = None
+    """Time in which it computed, of the last second or less; 0 to 1."""
+    watts: float | None = None
+    celsius: float | None = None
+    mhz: float | None = None
+    """Of its processors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReading:
     """What moves on one node."""
 
@@ -20,7 +33,8 @@ class NodeReading:
     at_s: float
     memory_available_bytes: int | None
     """RAM an engine could take now, without swap, under cgroup limits."""
-    accelerator_free_bytes: tuple[int | None, ...] = ()
+    accelerators: tuple[AcceleratorReading, ...] = ()
+    """In the order of `NodeFacts.accelerators`."""
     disk_free_bytes: int | None = None
     """On the volume that holds the models."""
     cpu_ratio: float | None = None

@@ -28,6 +28,7 @@ from protocol.instances import Phase
 from protocol.readings import (
     MAX_HOLDINGS,
     MAX_LINKS,
+    AcceleratorReading,
     Holding,
     HoldingsReading,
     InstanceReading,
@@ -173,7 +174,7 @@ def _fields_of(reading: Reading, now: float) -> tuple[object, ...]:
             return (
                 age_s,
                 reading.memory_available_bytes,
-                reading.accelerator_free_bytes[:MAX_ACCELERATORS],
+                tuple(map(_accelerator_fields, reading.accelerators[:MAX_ACCELERATORS])),
                 reading.disk_free_bytes,
                 reading.cpu_ratio,
                 reading.loop_lag_s,
@@ -238,12 +239,26 @@ def _link_fields(link: LinkReading, now: float) -> tuple[object, ...]:
     )
 
 
+def _accelerator_fields(device: AcceleratorReading) -> tuple[object, ...]:
+    return (device.free_bytes, device.busy_ratio, device.watts, device.celsius, device.mhz)
+
+
 # ---- Fields to readings ----
 
 
+def _accelerator(value: object) -> AcceleratorReading:
+    free, busy, watts, celsius, mhz = fields_of(array_of(value), 5)
+    return AcceleratorReading(
+        free_bytes=count_of(free),
+        busy_ratio=measure_of(busy),
+        watts=measure_of(watts),
+        celsius=measure_of(celsius),
+        mhz=measure_of(mhz),
+    )
+
+
 def _node(source: _Source, fields: tuple[object, ...]) -> NodeReading:
-    age_s, memory, free, disk, cpu, lag, durable, unwritten, no_downloads = fields_of(fields, 9)
-    devices = array_of(free, MAX_ACCELERATORS)
+    age_s, memory, devices, disk, cpu, lag, durable, unwritten, no_downloads = fields_of(fields, 9)
     if type(durable) is not bool:
         refuse("a switch is none")
     if no_downloads is not None and type(no_downloads) is not str:
@@ -254,7 +269,7 @@ def _node(source: _Source, fields: tuple[object, ...]) -> NodeReading:
         node_id=source.node_id,
         at_s=source.now - _age(age_s),
         memory_available_bytes=count_of(memory),
-        accelerator_free_bytes=tuple(map(count_of, devices)),
+        accelerators=tuple(map(_accelerator, array_of(devices, MAX_ACCELERATORS))),
         disk_free_bytes=count_of(disk),
         cpu_ratio=measure_of(cpu),
         loop_lag_s=measure_of(lag),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.cluster_api import MemberView, NodeView
-from protocol.control_api import InstanceView, LinkEdge
+from protocol.control_api import InstanceView, LinkEdge, NodeResourcesView
 from skulk_tui.formatting import (
     UNKNOWN,
     format_bytes,
@@ -97,6 +97,7 @@ def _node_row(
         " " + glyphs.attached if member.node_id == attached else ""
     )
     age = resources.reading_age_s if resources else None
+    busiest = busiest_accelerator(resources)
     own_runs = runs.get(member.node_id, [])
     return TableRow(
         ref=ref_of_node(node),
@@ -104,12 +105,17 @@ def _node_row(
             "name": line(span(member.name, "strong"), Span(marks, "accent")),
             "live": toned(word, tone),
             "mem": _memory_cell(total, free, used_ratio),
-            "gpu": toned(UNKNOWN, "dim"),
+            "gpu": _ratio_cell(busiest),
             "cpu": _ratio_cell(resources.cpu_ratio if resources else None),
             "runs": line(span(", ".join(own_runs) or UNKNOWN)),
             "seen": toned(_age(age), "dim"),
         },
-        sort={"mem": used_ratio, "cpu": resources.cpu_ratio if resources else None, "seen": age},
+        sort={
+            "mem": used_ratio,
+            "gpu": busiest,
+            "cpu": resources.cpu_ratio if resources else None,
+            "seen": age,
+        },
         facets={
             "live": presence_text(member.liveness, member.eligibility),
             "runs": " ".join(own_runs).lower(),
@@ -119,6 +125,12 @@ def _node_row(
         },
         full=f"{member.name}  {member.node_id}  {', '.join(own_runs)}",
     )
+
+
+def busiest_accelerator(resources: NodeResourcesView | None) -> float | None:
+    """Say how busy the busiest accelerator of a node is, 0 to 1; None where none tells."""
+    devices = resources.accelerators if resources else ()
+    return max((one.busy_ratio for one in devices if one.busy_ratio is not None), default=None)
 
 
 def _memory_cell(total: int | None, free: int | None, ratio: float | None) -> Line:

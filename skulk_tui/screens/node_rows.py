@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from protocol.cluster_api import NodeView
+from protocol.control_api import AcceleratorView
 from skulk_tui.formatting import (
     UNKNOWN,
     format_bytes,
@@ -48,7 +49,7 @@ def facts_lines(node: NodeView, glyphs: GlyphSet) -> Sequence[Line]:
             ("engines", line(span("  ".join(resources.backends) or "none that can be used"))),
             ("memory", _memory(resources.memory_total_bytes, resources.memory_available_bytes,
                                glyphs)),
-            ("accelerators", _accelerators(resources.accelerator_free_bytes)),
+            *_accelerators(resources.accelerators),
             ("disk", line(f"{format_bytes(resources.disk_free_bytes)} free of "
                           f"{format_bytes(resources.disk_total_bytes)}")),
             ("processors", line(UNKNOWN if resources.cpu_ratio is None
@@ -80,10 +81,24 @@ def _memory(total: int | None, free: int | None, glyphs: GlyphSet) -> Line:
                 f"{format_bytes(free)} free of {format_bytes(total)}")  # fmt: skip
 
 
-def _accelerators(free: Sequence[int | None]) -> Line:
-    if not free:
-        return line("none")
-    return line("  ".join(f"{n}: {format_bytes(item)} free" for n, item in enumerate(free)))
+def _accelerators(devices: Sequence[AcceleratorView]) -> Sequence[tuple[str, Line]]:
+    names = ("accelerators", *("" for _ in devices))
+    told = [line(span(_accelerator(device))) for device in devices] or [line("none")]
+    return tuple(zip(names, told, strict=False))
+
+
+def _accelerator(device: AcceleratorView) -> str:
+    """Say of a device what its driver tells."""
+    total = f" of {format_bytes(device.memory_bytes)}" if device.memory_bytes is not None else ""
+    told = [
+        device.name,
+        f"{format_bytes(device.free_bytes)} free{total}",
+        *(f"{100 * busy:.0f}%" for busy in (device.busy_ratio,) if busy is not None),
+        *(f"{watts:.0f}W" for watts in (device.watts,) if watts is not None),
+        *(f"{celsius:.0f}C" for celsius in (device.celsius,) if celsius is not None),
+        *(f"{mhz:.0f}MHz" for mhz in (device.mhz,) if mhz is not None),
+    ]
+    return "  ".join(told)
 
 
 def health_lines(node: NodeView) -> Sequence[Line]:

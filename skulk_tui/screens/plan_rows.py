@@ -186,7 +186,11 @@ def plan_lines(plan: Plan, view: ViewState, glyphs: GlyphSet, width: int) -> Seq
     ]
     lines += [
         _node_line(
-            view.name_of(shard.node_id), shard.memory, _total(view, shard.node_id), glyphs, width
+            view.name_of(shard.node_id),
+            shard.memory,
+            _total(view, shard.node_id, shard.memory),
+            glyphs,
+            width,
         )
         for shard in plan.shards
     ]
@@ -207,7 +211,7 @@ def refusal_lines(
     lines: list[Line] = []
     memory, change = refusal.memory, refusal.smallest_change
     if memory is not None and refusal.node_id is not None:
-        name, total = view.name_of(refusal.node_id), _total(view, refusal.node_id)
+        name, total = view.name_of(refusal.node_id), _total(view, refusal.node_id, memory)
         lines.append(_node_line(name, memory, total, glyphs, width))
         short = -memory.headroom_bytes
         if short > 0:
@@ -229,10 +233,14 @@ def _wrapped(lines: Sequence[Line], width: int) -> Sequence[Line]:
     return [(Span(" "), *piece) for item in lines for piece in wrapped(item, room)]
 
 
-def _total(view: ViewState, node_id: str) -> int | None:
+def _total(view: ViewState, node_id: str, memory: MemoryArithmetic) -> int | None:
+    """Give what the memory is in all that a plan takes from; None where the node does not tell."""
     for node in view.nodes:
         if node.member.node_id == node_id and node.resources is not None:
-            return node.resources.memory_total_bytes
+            if memory.pool != "vram":
+                return node.resources.memory_total_bytes
+            totals = [device.memory_bytes for device in node.resources.accelerators]
+            return max((total for total in totals if total is not None), default=None)
     return None
 
 
@@ -241,14 +249,14 @@ def _node_line(
 ) -> Line:
     """Draw `used now + weights+kv+overhead [bar] after`; the bar takes what room is left.
 
-    No node tells how much a GPU has in all: there the bar is what is free.
+    Where a node does not tell how much there is in all, the bar is what is free.
     """
     added = "+".join(
         f"{part / _GIB:.1f}"
         for part in (memory.weights_bytes, memory.kv_cache_bytes, memory.overhead_bytes)
     )
     needed, available = memory.needed_bytes, memory.available_bytes
-    is_whole = memory.pool != "vram" and total is not None and total >= available > 0
+    is_whole = total is not None and total >= available > 0
     whole = total if is_whole and total is not None else available
     used = whole - available if is_whole else 0
     now = f"{used / _GIB:.1f}" if is_whole else UNKNOWN

@@ -102,6 +102,22 @@ ACCELERATOR_FREE: Final = _family(
     "node", "gauge", "node_accelerator_free_bytes", "Free memory of an accelerator",
     "accelerator", "name",
 )  # fmt: skip
+ACCELERATOR_BUSY: Final = _family(
+    "node", "gauge", "node_accelerator_busy_ratio",
+    "Time in which an accelerator computed lately, 0 to 1", "accelerator", "name",
+)  # fmt: skip
+ACCELERATOR_WATTS: Final = _family(
+    "node", "gauge", "node_accelerator_watts", "Power that an accelerator draws",
+    "accelerator", "name",
+)  # fmt: skip
+ACCELERATOR_CELSIUS: Final = _family(
+    "node", "gauge", "node_accelerator_celsius", "Temperature of an accelerator",
+    "accelerator", "name",
+)  # fmt: skip
+ACCELERATOR_HERTZ: Final = _family(
+    "node", "gauge", "node_accelerator_hertz", "Clock of an accelerator's processors",
+    "accelerator", "name",
+)  # fmt: skip
 DISK_FREE: Final = _family(
     "node", "gauge", "node_disk_free_bytes", "Free space of the volume that holds the models"
 )
@@ -141,6 +157,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     API_REQUESTS, INFERENCE_REQUESTS, INFERENCE_OPEN, PROMPT_TOKENS, CACHED_TOKENS,
     COMPLETION_TOKENS, FIRST_TOKEN, INTER_TOKEN, WHOLE_REQUEST, QUEUE_WAIT, RUNNING, QUEUED, SLOTS,
     TOKENS_PER_S, WINDOW, NODE_INFO, ENGINE_INFO, MEMORY, MEMORY_AVAILABLE, ACCELERATOR_FREE,
+    ACCELERATOR_BUSY, ACCELERATOR_WATTS, ACCELERATOR_CELSIUS, ACCELERATOR_HERTZ,
     DISK_FREE, CPU_RATIO, LOOP_LAG, JOURNAL_DURABLE, JOURNAL_UNWRITTEN, HEALTH_REASONS,
     CLUSTER_NODES, CLUSTER_INSTANCES, HAS_MASTER, IS_MASTER, TERM, SEQ,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Reply, Request
 from skulkd.api.metric_text import CONTENT_TYPE, MetricText
 
+_MHZ: Final = 1e6
 _HEADERS: Final = ((b"content-type", CONTENT_TYPE), (b"cache-control", b"no-store"))
 _BAD_LEVELS: Final[tuple[Level, ...]] = ("warning", "error")
 
@@ -106,8 +107,14 @@ class MetricsRoute:
         member = deps.state.state.members.get(deps.face.node_id)
         devices = member.facts.accelerators if member and member.facts else ()
         # The reading is of the devices of the last probe pass, the facts of the last report.
-        for device, free_bytes in zip(devices, reading.accelerator_free_bytes, strict=False):
-            text.add(families.ACCELERATOR_FREE, free_bytes, str(device.index), device.name)
+        for device, measured in zip(devices, reading.accelerators, strict=False):
+            labels = (str(device.index), device.name)
+            text.add(families.ACCELERATOR_FREE, measured.free_bytes, *labels)
+            text.add(families.ACCELERATOR_BUSY, measured.busy_ratio, *labels)
+            text.add(families.ACCELERATOR_WATTS, measured.watts, *labels)
+            text.add(families.ACCELERATOR_CELSIUS, measured.celsius, *labels)
+            hertz = None if measured.mhz is None else measured.mhz * _MHZ
+            text.add(families.ACCELERATOR_HERTZ, hertz, *labels)
 
     def _add_cluster(self, text: MetricText) -> None:
         deps = self._deps

@@ -115,7 +115,7 @@ class Services:
         vectors = VectorService(deps, chat)
         return cls(
             chat=chat,
-            bench=BenchRoutes(chat),
+            bench=BenchRoutes(chat, deps.readings),
             vectors=vectors,
             instances=InstanceRoutes(deps),
             moves=MoveRoutes(deps),

@@ -13,23 +13,24 @@ from typing import Final, NamedTuple, final
 
 from pydantic import TypeAdapter
 
-from protocol.control_api import InstanceView, NodeResourcesView, StateDocument
+from protocol.control_api import AcceleratorView, InstanceView, NodeResourcesView, StateDocument
 from protocol.ids import InstanceId, NodeId
 from protocol.nodes import Member, NodeHealth
 from protocol.readings import NodeReading, Readings
 from protocol.state import ClusterState
 from skulkd.api.cluster_look import ClusterLook
 from skulkd.api.dependencies import NodeFace
-from skulkd.api.views import instance_view, node_health_view, transfer_views
+from skulkd.api.views import accelerator_views, instance_view, node_health_view, transfer_views
 
+_ACCELERATORS: Final = TypeAdapter(tuple[AcceleratorView, ...])
 _INSTANCES: Final = TypeAdapter(dict[InstanceId, InstanceView])
 _MOVING: Final = frozenset(
     {"master", "members", "instances", "transfers", "topology", "liveness", "node_health",
      "node_resources"}
 )  # fmt: skip
 _OF_READING: Final = frozenset(
-    {"memory_available_bytes", "accelerator_free_bytes", "disk_free_bytes", "cpu_ratio",
-     "loop_lag_s", "journal_durable", "journal_unwritten", "reading_age_s"}
+    {"memory_available_bytes", "accelerators", "disk_free_bytes", "cpu_ratio", "loop_lag_s",
+     "journal_durable", "journal_unwritten", "reading_age_s"}
 )  # fmt: skip
 _WELL: Final = b'{"level":"ok","reasons":[]}'
 
@@ -77,7 +78,10 @@ class StateWriter:
         members = (_pair(node_id, one.entry) for node_id, one in written.items())
         well = (_pair(node_id, _health(item)) for node_id, item in health.items())
         resources = (
-            _pair(node_id, (one.resources + _reading(readings.nodes.get(node_id), now)).encode())
+            _pair(
+                node_id,
+                (one.resources + _reading(one.member, readings.nodes.get(node_id), now)).encode(),
+            )
             for node_id, one in written.items()
         )
         return b"".join((
@@ -140,14 +144,17 @@ def _write_member(member: Member) -> _Written:
     return _Written(member, member.model_dump_json(by_alias=True).encode(), resources[:-1])
 
 
-def _reading(reading: NodeReading | None, now: float) -> str:
+def _reading(member: Member, reading: NodeReading | None, now: float) -> str:
     """Write what moves on a node, behind what stands in its facts."""
+    accelerators = "[]"
+    if member.facts is not None and member.facts.accelerators:
+        views = accelerator_views(member.facts, reading.accelerators if reading else ())
+        accelerators = _ACCELERATORS.dump_json(views, by_alias=True).decode()
     if reading is None:
-        return _NO_READING
-    free = ",".join(map(_number, reading.accelerator_free_bytes))
+        return f',"accelerators":{accelerators}{_NO_READING}'
     return (
+        f',"accelerators":{accelerators}'
         f',"memoryAvailableBytes":{_number(reading.memory_available_bytes)}'
-        f',"acceleratorFreeBytes":[{free}]'
         f',"diskFreeBytes":{_number(reading.disk_free_bytes)}'
         f',"cpuRatio":{_number(reading.cpu_ratio)}'
         f',"loopLagS":{_number(reading.loop_lag_s)}'
@@ -158,7 +165,7 @@ def _reading(reading: NodeReading | None, now: float) -> str:
 
 
 _NO_READING: Final = (
-    ',"memoryAvailableBytes":null,"acceleratorFreeBytes":[],"diskFreeBytes":null,"cpuRatio":null'
+    ',"memoryAvailableBytes":null,"diskFreeBytes":null,"cpuRatio":null'
     ',"loopLagS":null,"journalDurable":true,"journalUnwritten":0,"readingAgeS":null}'
 )
 

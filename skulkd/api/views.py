@@ -1,10 +1,11 @@
 """State and readings to the documents that clients read. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from protocol.cluster_api import ClusterDocument
 from protocol.control_api import (
+    AcceleratorView,
     EventView,
     HealthDocument,
     HealthLevel,
@@ -21,8 +22,8 @@ from protocol.control_api import (
 from protocol.events import ApiKeyChanged, ApiKeyCreated, SequencedEvent
 from protocol.ids import ModelId, NodeId
 from protocol.instances import LOADING_PHASES, Instance
-from protocol.nodes import Level, NodeHealth
-from protocol.readings import Readings, TransferReading
+from protocol.nodes import Level, NodeFacts, NodeHealth
+from protocol.readings import AcceleratorReading, Readings, TransferReading
 from protocol.state import ClusterState
 from skulkd.api.cluster_views import liveness_of, topology
 from skulkd.api.dependencies import NodeFace
@@ -205,6 +206,7 @@ def _resources(
         capability_conflicts=member.capabilities.conflicts,
         memory_total_bytes=facts.memory_bytes if facts else None,
         disk_total_bytes=facts.disk_total_bytes if facts else None,
+        accelerators=accelerator_views(facts, ()),
     )
     reading = readings.nodes.get(node_id)
     if reading is None:
@@ -212,7 +214,7 @@ def _resources(
     return known.model_copy(
         update={
             "memory_available_bytes": reading.memory_available_bytes,
-            "accelerator_free_bytes": reading.accelerator_free_bytes,
+            "accelerators": accelerator_views(facts, reading.accelerators),
             "disk_free_bytes": reading.disk_free_bytes,
             "cpu_ratio": reading.cpu_ratio,
             "loop_lag_s": reading.loop_lag_s,
@@ -220,6 +222,27 @@ def _resources(
             "journal_unwritten": reading.journal_unwritten,
             "reading_age_s": round(max(0.0, now - reading.at_s), 3),
         }
+    )
+
+
+def accelerator_views(
+    facts: NodeFacts | None, readings: Sequence[AcceleratorReading]
+) -> tuple[AcceleratorView, ...]:
+    """Show each accelerator of a node; what has not been measured is unknown."""
+    devices = facts.accelerators if facts else ()
+    # The readings are of the devices of the last probe pass, the facts of the last report.
+    nows = (*readings, *(AcceleratorReading() for _ in devices))
+    return tuple(
+        AcceleratorView(
+            name=device.name,
+            memory_bytes=device.memory_bytes,
+            free_bytes=now.free_bytes,
+            busy_ratio=now.busy_ratio,
+            watts=now.watts,
+            celsius=now.celsius,
+            mhz=now.mhz,
+        )
+        for device, now in zip(devices, nows, strict=False)
     )
 
 

@@ -13,6 +13,7 @@ from protocol.clock import Clock
 from protocol.errors import ProtocolError
 from protocol.ids import NodeId
 from protocol.readings import (
+    AcceleratorReading,
     LinkReading,
     LinksReading,
     NodeReading,
@@ -44,6 +45,8 @@ NEWS_RATIO: Final = 0.01
 """A share of free memory or disk; what moves less can wait for the refresh."""
 NEWS_CPU_RATIO: Final = 0.1
 NEWS_LAG_S: Final = 0.1
+NEWS_CELSIUS: Final = 3.0
+NEWS_WATTS: Final = 10.0
 _TICK_S: Final = 5.0
 _LATEST_TICK_S: Final = 6.0
 
@@ -222,12 +225,12 @@ def is_news(reading: Reading, told: Reading | None) -> bool:
         return tuple(map(_without_rtt, reading.links)) != tuple(map(_without_rtt, told.links))
     if not isinstance(reading, NodeReading) or not isinstance(told, NodeReading):
         return True
-    free, before = reading.accelerator_free_bytes, told.accelerator_free_bytes
+    devices, before = reading.accelerators, told.accelerators
     return (
         _has_moved(reading.memory_available_bytes, told.memory_available_bytes)
         or _has_moved(reading.disk_free_bytes, told.disk_free_bytes)
-        or len(free) != len(before)
-        or any(map(_has_moved, free, before))
+        or len(devices) != len(before)
+        or any(map(_has_device_moved, devices, before))
         or abs((reading.cpu_ratio or 0.0) - (told.cpu_ratio or 0.0)) > NEWS_CPU_RATIO
         or abs((reading.loop_lag_s or 0.0) - (told.loop_lag_s or 0.0)) > NEWS_LAG_S
         or _without_measures(reading) != _without_measures(told)
@@ -240,6 +243,16 @@ def _has_moved(now: int | None, before: int | None) -> bool:
     return abs(now - before) > before * NEWS_RATIO
 
 
+def _has_device_moved(now: AcceleratorReading, before: AcceleratorReading) -> bool:
+    """Say whether a device is doing something else; its clock alone is no news."""
+    return (
+        _has_moved(now.free_bytes, before.free_bytes)
+        or abs((now.busy_ratio or 0.0) - (before.busy_ratio or 0.0)) > NEWS_CPU_RATIO
+        or abs((now.celsius or 0.0) - (before.celsius or 0.0)) > NEWS_CELSIUS
+        or abs((now.watts or 0.0) - (before.watts or 0.0)) > NEWS_WATTS
+    )
+
+
 def _without_rtt(link: LinkReading) -> LinkReading:
     return replace(link, rtt_median_ms=None, rtt_p99_ms=None)
 
@@ -249,7 +262,7 @@ def _without_measures(reading: NodeReading) -> NodeReading:
         reading,
         at_s=0.0,
         memory_available_bytes=None,
-        accelerator_free_bytes=(),
+        accelerators=(),
         disk_free_bytes=None,
         cpu_ratio=None,
         loop_lag_s=None,

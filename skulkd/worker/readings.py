@@ -7,14 +7,14 @@ to wake a node at rest costs more than to measure it.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, final
 
 from protocol.clock import Clock
 from protocol.ids import NodeId
 from protocol.nodes import Accelerator
-from protocol.readings import NodeReading, NoDownloads
+from protocol.readings import AcceleratorReading, NodeReading, NoDownloads
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.runtime.disk import Disk
 from skulkd.runtime.rounds import Rounds
@@ -31,8 +31,6 @@ _SOONEST_S: Final = PERIOD_S - 0.1
 """Rounds are not quite as regular as a clock."""
 _LATEST_S: Final = PERIOD_S + 0.7
 _MEASURE_TIMEOUT_S: Final = 1.5
-_ACCELERATORS_EVERY_S: Final = 10.0
-"""nvidia-smi costs 50 ms of processor time and more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,8 @@ class NodeReadings:
         self._memory = _Measurement("memory", meters.machine.memory)
         self._disk = _Measurement("disk", lambda: meters.disk.free_bytes(meters.models_dir))
         self._devices: tuple[Accelerator, ...] = ()
-        self._free_bytes: tuple[int | None, ...] = ()
+        self._accelerators: tuple[AcceleratorReading, ...] = ()
+        self._measured: tuple[AcceleratorReading, ...] = ()
         self._measured_accelerators_at_s = float("-inf")
         self._failing: set[str] = set()
 
@@ -110,7 +109,7 @@ class NodeReadings:
             node_id=self._node_id,
             at_s=self._clock.monotonic_s(),
             memory_available_bytes=None if memory is None else memory.available_bytes,
-            accelerator_free_bytes=self._free_bytes,
+            accelerators=self._accelerators,
             disk_free_bytes=self._disk.value,
             cpu_ratio=meters.machine.cpu_ratio(),
             loop_lag_s=self._rounds.take_lag_s(),
@@ -129,14 +128,17 @@ class NodeReadings:
     async def _measure_accelerators(self, host_available_bytes: int | None) -> None:
         now = self._clock.monotonic_s()
         if not self._devices:
-            self._free_bytes = ()
+            self._accelerators = ()
             return
-        if now - self._measured_accelerators_at_s >= _ACCELERATORS_EVERY_S:
+        probe = self._meters.accelerators
+        if now - self._measured_accelerators_at_s >= probe.measure_every_s:
             self._measured_accelerators_at_s = now
-            self._free_bytes = await self._meters.accelerators.free_bytes(self._devices)
-        self._free_bytes = tuple(
-            host_available_bytes if device.unified else free_bytes
-            for device, free_bytes in zip(self._devices, self._free_bytes, strict=True)
+            self._measured = await probe.measure(self._devices)
+        self._accelerators = tuple(
+            replace(measured, free_bytes=_lesser(measured.free_bytes, host_available_bytes))
+            if device.unified
+            else measured
+            for device, measured in zip(self._devices, self._measured, strict=True)
         )
 
     async def _measure_host(self, measurements: "Sequence[_Measurement[Any]]") -> None:
@@ -203,6 +205,10 @@ class _Measurement(Generic[T]):
     def problem_now(self) -> str | None:
         """Say why there is no value; None when there is one."""
         return f"no answer within {_MEASURE_TIMEOUT_S} s" if self._is_running else self._problem
+
+
+def _lesser(one: int | None, other: int | None) -> int | None:
+    return min((value for value in (one, other) if value is not None), default=None)
 
 
 def _run_all(measurements: "Sequence[_Measurement[Any]]") -> None:

@@ -468,8 +468,9 @@ class WorkerService:
 
     def _available_vram_bytes(self) -> int | None:
         reading = self._around.table.readings.nodes.get(self._settings.node_id)
-        free = () if reading is None else reading.accelerator_free_bytes
-        return max((n_bytes for n_bytes in free if n_bytes is not None), default=None)
+        devices = () if reading is None else reading.accelerators
+        free = [device.free_bytes for device in devices if device.free_bytes is not None]
+        return max(free, default=None)
 
 
 async def _only(error: ErrorBody) -> AsyncGenerator[Frame]:

@@ -12,6 +12,7 @@ from protocol.errors import ProtocolError
 from protocol.ids import Digest, ModelId, NodeId
 from protocol.instances import Phase
 from protocol.readings import (
+    AcceleratorReading,
     Holding,
     HoldingsReading,
     InstanceReading,
@@ -34,6 +35,14 @@ NODE = a_node_id()
 COUNTS = st.integers(min_value=0, max_value=1 << 50)
 MAYBE = st.none() | COUNTS
 MEASURES = st.none() | st.floats(min_value=0, max_value=1e9)
+ACCELERATORS = st.builds(
+    AcceleratorReading,
+    free_bytes=MAYBE,
+    busy_ratio=MEASURES,
+    watts=MEASURES,
+    celsius=MEASURES,
+    mhz=MEASURES,
+)
 TEXTS = st.text(max_size=30)
 MODELS = st.sampled_from([ModelId("org/name"), ModelId("org/name:q4"), ModelId("local")])
 NAMES = st.integers(1, 3).map(an_instance_id)
@@ -44,7 +53,7 @@ READINGS: st.SearchStrategy[Reading] = st.one_of(
         node_id=st.just(NODE),
         at_s=TIMES,
         memory_available_bytes=MAYBE,
-        accelerator_free_bytes=st.lists(MAYBE, max_size=4).map(tuple),
+        accelerators=st.lists(ACCELERATORS, max_size=4).map(tuple),
         disk_free_bytes=MAYBE,
         cpu_ratio=MEASURES,
         loop_lag_s=MEASURES,

@@ -4,12 +4,13 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from protocol.ids import ModelId, NodeId
 from protocol.readings import (
+    AcceleratorReading,
     InstanceReading,
     NodeReading,
     PhaseProgress,
@@ -347,14 +348,22 @@ def test_small_moves_add_up_to_news() -> None:
     run(story)
 
 
+BUSY: Final = AcceleratorReading(
+    free_bytes=100, busy_ratio=0.5, watts=200.0, celsius=60.0, mhz=2500.0
+)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"memory_available_bytes": 980},
         {"memory_available_bytes": None},
         {"disk_free_bytes": 480},
-        {"accelerator_free_bytes": (90,)},
-        {"accelerator_free_bytes": (100, 100)},
+        {"accelerators": (replace(BUSY, free_bytes=90),)},
+        {"accelerators": (BUSY, BUSY)},
+        {"accelerators": (replace(BUSY, busy_ratio=0.7),)},
+        {"accelerators": (replace(BUSY, celsius=70.0),)},
+        {"accelerators": (replace(BUSY, watts=None),)},
         {"cpu_ratio": 0.2},
         {"loop_lag_s": 0.2},
         {"journal_durable": False},
@@ -369,10 +378,11 @@ def test_what_matters_is_news(changes: dict[str, Any]) -> None:
         at_s=1.0,
         memory_available_bytes=1000,
         disk_free_bytes=500,
-        accelerator_free_bytes=(100,),
+        accelerators=(BUSY,),
         cpu_ratio=0.0,
         loop_lag_s=0.0,
     )
     assert not is_news(replace(told, at_s=3.0), told)
+    assert not is_news(replace(told, accelerators=(replace(BUSY, mhz=300.0),)), told)
     assert is_news(replace(told, at_s=3.0, **changes), told)
     assert is_news(told, None)

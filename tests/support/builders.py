@@ -62,7 +62,7 @@ from protocol.placements import (
     Plan,
     ShardAssignment,
 )
-from protocol.readings import NodeReading, Readings
+from protocol.readings import AcceleratorReading, NodeReading, Readings
 from protocol.state import ClusterState, InvitationKind, JoinToken
 
 MIB: Final = 1 << 20
@@ -293,7 +293,7 @@ def a_reading(
         node_id=a_node_id(number),
         at_s=at_s,
         memory_available_bytes=memory_available_bytes,
-        accelerator_free_bytes=accelerator_free_bytes,
+        accelerators=tuple(AcceleratorReading(free_bytes=one) for one in accelerator_free_bytes),
         disk_free_bytes=disk_free_bytes,
         journal_durable=journal_durable,
     )

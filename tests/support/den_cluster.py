@@ -8,6 +8,7 @@ from typing import Final
 
 from protocol.cluster_api import LogLineView, MemberView, NodeView, StrangerView
 from protocol.control_api import (
+    AcceleratorView,
     HealthReasonView,
     InstanceView,
     LinkEdge,
@@ -46,6 +47,23 @@ SMALL: Final = ModelId("HuggingFaceTB/SmolLM2-135M-Instruct-GGUF")
 
 _MEMORY_GIB: Final = {1: (64, 13), 2: (64, 20), 3: (48, 5), 4: (24, 18)}
 """In all, and free."""
+_ACCELERATORS: Final = {
+    1: (
+        AcceleratorView(
+            name="NVIDIA RTX 4090", memory_bytes=24 * GIB, free_bytes=9 * GIB, busy_ratio=0.71,
+            watts=287.4, celsius=64.0, mhz=2520.0,
+        ),
+        AcceleratorView(
+            name="NVIDIA RTX 4090", memory_bytes=24 * GIB, free_bytes=9 * GIB, busy_ratio=0.68,
+            watts=279.0, celsius=61.0, mhz=2505.0,
+        ),
+    ),
+    2: (AcceleratorView(name="NVIDIA RTX 4090", memory_bytes=24 * GIB, free_bytes=8 * GIB,
+                        busy_ratio=0.66),),
+    3: (AcceleratorView(name="NVIDIA RTX A6000", memory_bytes=48 * GIB, free_bytes=5 * GIB,
+                        busy_ratio=0.88),),
+    4: (),
+}  # fmt: skip
 _LAYERS: Final = {1: (0, 32), 2: (32, 56), 3: (56, 80)}
 
 Documents = dict[str, object]
@@ -91,9 +109,7 @@ def den_node(number: int, *, member: MemberView | None = None, **changes: object
         "backends": ("llama_server-cuda",) if number < len(NAMES) else ("llama_server-cpu",),
         "memory_total_bytes": total_gib * GIB,
         "memory_available_bytes": free_gib * GIB,
-        "accelerator_free_bytes": {1: (9 * GIB, 9 * GIB), 2: (8 * GIB,), 3: (5 * GIB,), 4: ()}[
-            number
-        ],
+        "accelerators": _ACCELERATORS[number],
         "disk_total_bytes": 900 * GIB,
         "disk_free_bytes": (19 if number == 1 else 410) * GIB,
         "cpu_ratio": {1: 0.31, 2: 0.27, 3: 0.22, 4: 0.12}[number],

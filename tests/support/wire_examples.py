@@ -63,6 +63,7 @@ from protocol.peer_messages import (
     pack_frame,
 )
 from protocol.readings import (
+    AcceleratorReading,
     Holding,
     HoldingsReading,
     InstanceReading,
@@ -224,7 +225,12 @@ READINGS: Final[tuple[Reading, ...]] = (
         node_id=a_node_id(1),
         at_s=98.5,
         memory_available_bytes=12 << 30,
-        accelerator_free_bytes=(8 << 30, None),
+        accelerators=(
+            AcceleratorReading(
+                free_bytes=8 << 30, busy_ratio=0.5, watts=212.5, celsius=61.0, mhz=2520.0
+            ),
+            AcceleratorReading(),
+        ),
         disk_free_bytes=500 << 30,
         cpu_ratio=0.25,
         loop_lag_s=0.001,

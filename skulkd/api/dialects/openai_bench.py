@@ -1,11 +1,14 @@
 """A chat completion with what it took: OpenAI's whole answer with two members more."""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Final, Literal, final
 
 from protocol.data_frames import Chunk, Finished
 from protocol.errors import RequestError
+from protocol.ids import NodeId
 from protocol.tasks import ChatTask
 from skulkd.api.dialects.chat_dialect import StreamWriter
 from skulkd.api.dialects.framing import Framing
@@ -24,6 +27,10 @@ class Neighbours:
     """One of them has more than one slot."""
 
 
+Power = Callable[[], Mapping[NodeId, float]]
+"""Gives the watts that the accelerators of each node of the model draw now, where it tells."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class BenchCall:
@@ -31,6 +38,7 @@ class BenchCall:
 
     call: OpenAiCall
     neighbours: Neighbours
+    power: Power
 
     @property
     def dialect(self) -> Literal["openai"]:
@@ -63,7 +71,7 @@ class BenchCall:
 
     def answer(self, created_s: int) -> "BenchAnswer":
         """Make what gathers frames into a whole answer."""
-        return BenchAnswer(self.call.answer(created_s), self.neighbours)
+        return BenchAnswer(self.call.answer(created_s), self.neighbours, self.power)
 
 
 @final
@@ -73,21 +81,37 @@ class BenchAnswer:
     Args:
         answer: Of a chat without measures.
         neighbours: Told in the answer.
+        power: Asked with each piece of output.
     """
 
-    def __init__(self, answer: ChatAnswer, neighbours: Neighbours) -> None:
+    def __init__(self, answer: ChatAnswer, neighbours: Neighbours, power: Power) -> None:
         self._answer = answer
         self._neighbours = neighbours
+        self._power = power
+        self._watts: dict[NodeId, list[float]] = {}
 
     def add(self, chunk: Chunk) -> None:
         """Take a piece of output."""
         self._answer.add(chunk)
+        for node_id, watts in self._power().items():
+            self._watts.setdefault(node_id, []).append(watts)
 
     def document(self, finished: Finished, elapsed_s: float) -> bytes:
-        """Give the whole answer as JSON; `power_usage` is null, for no node measures any."""
+        """Give the whole answer as JSON; `power_usage` is null where no node tells any."""
         chat = self._answer.document(finished, elapsed_s).removesuffix(b"}")
         stats = json.dumps(_stats(finished, elapsed_s, self._neighbours)).encode()
-        return chat + b',"generation_stats":' + stats + b',"power_usage":null}'
+        power = json.dumps(self._power_usage()).encode()
+        return chat + b',"generation_stats":' + stats + b',"power_usage":' + power + b"}"
+
+    def _power_usage(self) -> dict[str, Any] | None:
+        """Tell the mean while there was output; which nodes they are is not a client's business."""
+        nodes = [fmean(watts) for watts in self._watts.values()]
+        if not nodes:
+            return None
+        return {
+            "total_watts": round(sum(nodes), 1),
+            "node_watts": [round(watts, 1) for watts in nodes],
+        }
 
 
 def refuse_several(call: OpenAiCall) -> None:

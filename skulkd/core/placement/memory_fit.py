@@ -307,8 +307,8 @@ def _devices(facts: NodeFacts, compute: Compute) -> list[tuple[int, Accelerator]
 
 
 def _free(reading: NodeReading, index: int) -> int | None:
-    figures = reading.accelerator_free_bytes
-    return figures[index] if index < len(figures) else None
+    devices = reading.accelerators
+    return devices[index].free_bytes if index < len(devices) else None
 
 
 def _claim(instance: Instance, shard: ShardAssignment, readings: Readings) -> Claim:

@@ -1,11 +1,14 @@
 """`POST /bench/chat/completions`: the chat, and what it took."""
 
+from dataclasses import replace
+
 import pytest
 
 from protocol.data_frames import Chunk, Finished, Started, Usage
 from protocol.instances import Instance
-from protocol.readings import InstanceReading, Readings
+from protocol.readings import AcceleratorReading, InstanceReading, Readings
 from tests.support.api_harness import Api, chat_body, with_api
+from tests.support.builders import a_reading
 from tests.support.fake_ports import MODEL, NODE, FakeDaemon, make_instance
 
 BENCH = "/bench/chat/completions"
@@ -63,6 +66,20 @@ def test_what_the_engine_does_not_time_is_unknown() -> None:
         assert stats["prompt_tps"] is stats["generation_tps"] is None
 
     with_api(story, measured(Usage(prompt_tokens=7, completion_tokens=2)))
+
+
+def test_the_power_that_accelerators_drew_is_told() -> None:
+    daemon = measured(Usage(prompt_tokens=7, completion_tokens=2))
+    boards = (AcceleratorReading(watts=200.25), AcceleratorReading(watts=50.0))
+    reading = replace(a_reading(), node_id=NODE, accelerators=(*boards, AcceleratorReading()))
+    daemon.readings.readings = Readings(nodes={NODE: reading})
+
+    async def story(api: Api) -> None:
+        reply = await api.client.post(BENCH, json=chat_body())
+        assert reply.json()["power_usage"] == {"total_watts": 250.2, "node_watts": [250.2]}
+        assert NODE not in reply.text
+
+    with_api(story, daemon)
 
 
 def test_requests_that_were_there_already_are_told_and_no_node_is_named() -> None:

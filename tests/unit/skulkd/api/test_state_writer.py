@@ -6,7 +6,13 @@ from typing import Any, Final, cast
 
 from protocol.ids import NodeId
 from protocol.nodes import HealthReason, NodeHealth
-from protocol.readings import NodeReading, PhaseProgress, Readings, TransferReading
+from protocol.readings import (
+    AcceleratorReading,
+    NodeReading,
+    PhaseProgress,
+    Readings,
+    TransferReading,
+)
 from protocol.state import ClusterState, DownloadOutcome
 from skulkd.api.cluster_look import look_at
 from skulkd.api.cluster_views import OwnSight, cluster_document
@@ -153,7 +159,14 @@ def test_what_moves_is_told_anew_each_time() -> None:
     story.master.silent[a_node_id(2)] = 9.0
     story.health[a_node_id(2)] = ILL
     story.readings = some_readings(
-        replace(a_reading(1), cpu_ratio=float("nan"), accelerator_free_bytes=(1, None)),
+        replace(
+            a_reading(1),
+            cpu_ratio=float("nan"),
+            accelerators=(
+                AcceleratorReading(free_bytes=1, watts=float("inf")),
+                AcceleratorReading(),
+            ),
+        ),
         replace(a_reading(2), memory_available_bytes=None, loop_lag_s=0.25),
     )
     second = story.check()

@@ -1,10 +1,15 @@
 import asyncio
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from skulkd.worker.accelerators import AcceleratorProbe, NvidiaDevice, parse_nvidia_smi
+from protocol.readings import AcceleratorReading
+from skulkd.worker.accelerators import AcceleratorProbe
+from skulkd.worker.apple_gpu import parse_ioreg
+from skulkd.worker.nvidia import NvidiaDevice, Nvml, NvmlDevices, parse_nvidia_smi
 from skulkd.worker.run import CompletedRun
 
 MIB = 1 << 20
@@ -45,6 +50,61 @@ def _add_card(root: Path, name: str, vendor: str, **files: str) -> None:
         (directory / file).write_text(text + "\n")
 
 
+def _add_sensors(root: Path, name: str, **files: str) -> None:
+    directory = root / "sys/class/drm" / name / "device/hwmon/hwmon3"
+    directory.mkdir(parents=True)
+    for file, text in files.items():
+        (directory / file).write_text(text + "\n")
+
+
+class NvmlError(Exception):
+    """Stands for NVMLError."""
+
+
+class Driver:
+    """Stands for NVIDIA's library: two boards, the second on the host's memory."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+        self.is_open = False
+        self.n_opened = 0
+        self.asked: set[str] = set()
+
+    def bindings(self) -> Nvml:
+        return Nvml(NvmlError, self.call)
+
+    def call(self, name: str, handle: int = 0, *_: int) -> object:
+        self.asked.add(name)
+        if name == "nvmlShutdown":
+            self.is_open = False
+            return None
+        if self.is_lost:
+            raise NvmlError("Driver Not Loaded")
+        if name == "nvmlInit":
+            self.is_open = True
+            self.n_opened += 1
+            return None
+        if not self.is_open:
+            raise NvmlError("Uninitialized")
+        if name == "nvmlDeviceGetCount":
+            return 2
+        return self._of_board(name, handle)
+
+    def _of_board(self, name: str, handle: int) -> object:
+        told: dict[str, tuple[object, ...]] = {
+            "nvmlDeviceGetHandleByIndex": (0, 1),
+            "nvmlDeviceGetName": ("NVIDIA RTX 4090", "NVIDIA GB10"),
+            "nvmlDeviceGetMemoryInfo": (SimpleNamespace(total=24 << 30, free=20 << 30),),
+            "nvmlDeviceGetUtilizationRates": (SimpleNamespace(gpu=71), SimpleNamespace(gpu=70)),
+            "nvmlDeviceGetPowerUsage": (287_450,),
+            "nvmlDeviceGetTemperature": (64, 63),
+            "nvmlDeviceGetClockInfo": (2520, 2521),
+        }
+        if handle >= len(told[name]):
+            raise NvmlError("Not Supported")
+        return told[name][handle]
+
+
 def _with_tool(monkeypatch: pytest.MonkeyPatch, *, found: bool = True) -> None:
     def which(_name: str) -> str | None:
         return "/usr/bin/nvidia-smi" if found else None
@@ -55,14 +115,26 @@ def _with_tool(monkeypatch: pytest.MonkeyPatch, *, found: bool = True) -> None:
 def test_a_machine_without_devices_has_none(root: Path) -> None:
     probe = AcceleratorProbe(NvidiaSmi(), root)
     assert asyncio.run(probe.find()) == ()
-    assert asyncio.run(probe.free_bytes(())) == ()
+    assert asyncio.run(probe.measure(())) == ()
 
 
 def test_the_tools_numbers_are_read_also_where_a_value_is_missing() -> None:
-    text = "NVIDIA RTX 4090, 24564, 20000\nGrace, with comma, [N/A], [N/A]\nnoise\n"
+    text = (
+        "NVIDIA RTX 4090, 24564, 20000, 71, 287.45, 64, 2520\n"
+        "Grace, with comma, [N/A], [N/A], [N/A], [Unknown Error], 40, 1.2.3\n"
+        "noise\n"
+    )
     assert parse_nvidia_smi(text) == (
-        NvidiaDevice(name="NVIDIA RTX 4090", total_bytes=24564 * MIB, free_bytes=20000 * MIB),
-        NvidiaDevice(name="Grace, with comma", total_bytes=None, free_bytes=None),
+        NvidiaDevice(
+            name="NVIDIA RTX 4090",
+            total_bytes=24564 * MIB,
+            now=AcceleratorReading(
+                free_bytes=20000 * MIB, busy_ratio=0.71, watts=287.45, celsius=64.0, mhz=2520.0
+            ),
+        ),
+        NvidiaDevice(
+            name="Grace, with comma", total_bytes=None, now=AcceleratorReading(celsius=40.0)
+        ),
     )
 
 
@@ -74,7 +146,7 @@ def test_without_the_tool_a_board_is_named_and_its_memory_unknown(
     probe = AcceleratorProbe(NvidiaSmi(), root)
     (device,) = asyncio.run(probe.find())
     assert (device.name, device.compute, device.memory_bytes) == ("NVIDIA H100", "cuda", None)
-    assert asyncio.run(probe.free_bytes((device,))) == (None,)
+    assert asyncio.run(probe.measure((device,))) == (AcceleratorReading(),)
 
 
 def test_a_tool_that_fails_is_as_no_tool(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +168,8 @@ def test_devices_of_several_vendors_keep_their_order_when_measured(
     _add_card(root, "card2", "0x8086")
     _add_card(root, "card3", "0x1af4")
     (root / "sys/class/drm/card1-HDMI-A-1").mkdir()
-    probe = AcceleratorProbe(NvidiaSmi("NVIDIA A, 100, 40\nNVIDIA B, 100, 50\n"), root)
+    text = "NVIDIA A, 100, 40, 0, 9, 30, 210\nNVIDIA B, 100, 50, 0, 9, 30, 210\n"
+    probe = AcceleratorProbe(NvidiaSmi(text), root)
     devices = asyncio.run(probe.find())
     assert [(device.index, device.vendor, device.memory_bytes) for device in devices] == [
         (0, "nvidia", 100 * MIB),
@@ -104,5 +177,97 @@ def test_devices_of_several_vendors_keep_their_order_when_measured(
         (2, "amd", 900 * MIB),
         (3, "intel", None),
     ]
-    free = asyncio.run(probe.free_bytes(devices))
-    assert free == (40 * MIB, 50 * MIB, 899 * MIB, None)
+    measured = asyncio.run(probe.measure(devices))
+    assert [one.free_bytes for one in measured] == [40 * MIB, 50 * MIB, 899 * MIB, None]
+    assert probe.measure_every_s > 0
+
+
+def test_the_drivers_library_is_asked_before_any_tool(root: Path) -> None:
+    _add_nvidia(root, "NVIDIA RTX 4090")
+    probe = AcceleratorProbe(NvidiaSmi(exit_code=9), root, nvml=NvmlDevices(Driver().bindings))
+    devices = asyncio.run(probe.find())
+    assert [(one.name, one.memory_bytes, one.unified, one.seen_by) for one in devices] == [
+        ("NVIDIA RTX 4090", 24 << 30, False, "NVML"),
+        ("NVIDIA GB10", None, True, "NVML"),
+    ]
+    assert asyncio.run(probe.measure(devices)) == (
+        AcceleratorReading(
+            free_bytes=20 << 30, busy_ratio=0.71, watts=287.45, celsius=64.0, mhz=2520.0
+        ),
+        AcceleratorReading(busy_ratio=0.7, celsius=63.0, mhz=2521.0),
+    )
+    assert probe.measure_every_s == 0
+
+
+def test_a_library_that_lost_its_driver_is_opened_anew(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_tool(monkeypatch, found=False)
+    _add_nvidia(root, "NVIDIA RTX 4090")
+    driver = Driver()
+    probe = AcceleratorProbe(NvidiaSmi(), root, nvml=NvmlDevices(driver.bindings))
+    devices = asyncio.run(probe.find())
+    driver.is_lost = True
+    assert asyncio.run(probe.measure(devices)) == (AcceleratorReading(), AcceleratorReading())
+    assert not driver.is_open
+    driver.is_lost = False
+    assert asyncio.run(probe.measure(devices))[0].free_bytes == 20 << 30
+    assert driver.n_opened == 2
+
+
+def test_the_real_bindings_say_that_there_is_no_driver() -> None:
+    if not Path("/proc/driver/nvidia").exists():
+        assert NvmlDevices().measure() is None
+
+
+def test_what_is_used_of_the_real_bindings_is_there() -> None:
+    driver = Driver()
+    assert NvmlDevices(driver.bindings).measure() is not None
+    bindings = importlib.import_module("pynvml")
+    assert [name for name in sorted(driver.asked) if not hasattr(bindings, name)] == []
+    assert (bindings.NVML_TEMPERATURE_GPU, bindings.NVML_CLOCK_SM) == (0, 1)
+
+
+def test_an_amd_board_tells_its_load_power_heat_and_clock(root: Path) -> None:
+    _add_card(
+        root, "card0", "0x1002", device="0x744c", mem_info_vram_total=str(24 << 30),
+        mem_info_vram_used=str(4 << 30), mem_info_gtt_total=str(64 << 30), gpu_busy_percent="88",
+    )  # fmt: skip
+    _add_sensors(
+        root, "card0", power1_average="303000000", temp1_input="67000", freq1_input="2482000000"
+    )
+    probe = AcceleratorProbe(NvidiaSmi(), root)
+    (device,) = asyncio.run(probe.find())
+    assert (device.memory_bytes, device.unified) == (24 << 30, False)
+    assert asyncio.run(probe.measure((device,))) == (
+        AcceleratorReading(
+            free_bytes=20 << 30, busy_ratio=0.88, watts=303.0, celsius=67.0, mhz=2482.0
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("set_aside", "lent", "is_unified", "memory"),
+    [(512 << 20, 62 << 30, True, 62 << 30), (96 << 30, 16 << 30, False, 96 << 30)],
+)
+def test_a_processors_graphics_take_what_is_lent_or_what_is_set_aside(
+    root: Path, set_aside: int, lent: int, is_unified: bool, memory: int
+) -> None:
+    _add_card(
+        root, "card1", "0x1002", device="0x1586", mem_info_vram_total=str(set_aside),
+        mem_info_vram_used=str(1 << 20), mem_info_gtt_total=str(lent),
+        mem_info_gtt_used=str(1 << 20),
+    )  # fmt: skip
+    _add_sensors(root, "card1", power1_input="55000000")
+    probe = AcceleratorProbe(NvidiaSmi(), root)
+    (device,) = asyncio.run(probe.find())
+    assert device.name == "Radeon 8060S (Strix Halo)"
+    assert (device.unified, device.memory_bytes) == (is_unified, memory)
+    (measured,) = asyncio.run(probe.measure((device,)))
+    assert (measured.free_bytes, measured.watts) == (memory - (1 << 20), 55.0)
+
+
+def test_apples_gpu_tells_how_busy_it_is() -> None:
+    text = '"PerformanceStatistics" = {"In use system memory"=9,"Device Utilization %"=37,"x"=1}'
+    assert parse_ioreg(text) == AcceleratorReading(busy_ratio=0.37)
+    assert parse_ioreg("+-o nothing") == AcceleratorReading()

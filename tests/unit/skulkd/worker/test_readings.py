@@ -100,12 +100,12 @@ def test_a_hanging_measurement_takes_one_thread_and_recovers(
 
 def test_unified_memory_is_the_hosts(tmp_path: Path) -> None:
     device = Accelerator(
-        index=0, vendor="apple", name="GPU", compute="metal", unified=True, seen_by="test"
+        index=0, vendor="amd", name="GPU", compute="rocm", unified=True, seen_by="test"
     )
     node = NodeReadings(a_node_id(), meters_in(tmp_path), ReadingsTable(), SystemClock())
     node.set_devices((device,))
     reading = asyncio.run(node.measure())
-    assert reading.accelerator_free_bytes == (reading.memory_available_bytes,)
+    assert [one.free_bytes for one in reading.accelerators] == [reading.memory_available_bytes]
 
 
 class Calls:
