@@ -269,10 +269,11 @@ class FileServer:
             _log.warning("a transfer to node %s failed: %s", served.name[0], error.message)
         finally:
             self._end(served.name)
+            if reason is not None:
+                # Before anything is waited for: a question that comes meanwhile is told less.
+                self._refuse(served.name, reason)
             # In the pool: it waits for a read that is under way.
             await run_blocking_in(self._pool, served.offer.close)
-        if reason is not None:
-            self._refuse(served.name, reason)
 
     async def _answer_all(self, served: _Served) -> None:
         while not served.is_over:

@@ -24,7 +24,7 @@ from tests.support.file_nodes import (
 
 N_NODES = 5
 STORM_S = 60.0
-SETTINGS = FileServerSettings(rate_bytes_s=2_000_000, max_transfers=2)
+SETTINGS = FileServerSettings(max_transfers=2)
 
 
 class Story:
@@ -47,7 +47,9 @@ class Story:
         """Start a node, which goes on wanting the model until it has it."""
         # One of them could not get it from elsewhere.
         offline = number == N_NODES - 1
-        options = NodeOptions(resolver=self._index, server=SETTINGS, offline=offline)
+        options = NodeOptions(
+            resolver=self._index, server=SETTINGS, rate_bytes_s=2_000_000, offline=offline
+        )
         node = self.nodes[number] = self._cluster.add(number, options)
         node.store.recover()
         wish = asyncio.get_running_loop().create_task(self._want(node))

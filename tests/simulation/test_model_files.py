@@ -320,8 +320,9 @@ def test_a_node_that_does_not_get_on_is_not_waited_for_for_ever(tmp_path: Path) 
 def test_more_nodes_than_are_served_at_a_time_wait_and_all_get_it(tmp_path: Path) -> None:
     async def scenario(cluster: FileCluster) -> None:
         index = Index(tmp_path)
-        settings = FileServerSettings(max_transfers=2, rate_bytes_s=1_000_000)
-        first = cluster.add(0, NodeOptions(resolver=index, server=settings))
+        settings = FileServerSettings(max_transfers=2)
+        options = NodeOptions(resolver=index, server=settings, rate_bytes_s=1_000_000)
+        first = cluster.add(0, options)
         await first.ensure(CARD)
         others = [cluster.add(number, NodeOptions(offline=True)) for number in range(1, 6)]
         await asyncio.sleep(1)
@@ -345,8 +346,7 @@ def test_more_nodes_than_are_served_at_a_time_wait_and_all_get_it(tmp_path: Path
 
 def test_the_rate_that_is_set_is_kept(tmp_path: Path) -> None:
     async def scenario(cluster: FileCluster) -> None:
-        settings = FileServerSettings(rate_bytes_s=500_000)
-        first = cluster.add(0, NodeOptions(resolver=Index(tmp_path), server=settings))
+        first = cluster.add(0, NodeOptions(resolver=Index(tmp_path), rate_bytes_s=500_000))
         await first.ensure(CARD)
         second = cluster.add(1, NodeOptions(offline=True))
         await asyncio.sleep(1)

@@ -25,6 +25,7 @@ from store.fetch import FetchPolicy
 from store.layout import StoreLayout
 from store.peer_pull import PeerPolicy, PeerSources
 from store.progress import TransferProgress
+from store.rate_limit import RateLimit
 from store.service import InstalledArtifact, Store, artifact_key
 from store.sources.package import ResolvedWheel, WheelResolver
 from tests.support.wheel_builder import (
@@ -52,6 +53,8 @@ class NodeOptions:
     downloads_enabled: bool = True
     resolver: WheelResolver | None = None
     server: FileServerSettings = field(default_factory=FileServerSettings)
+    rate_bytes_s: int | None = None
+    """How fast it serves."""
     client: FileClientSettings = SMALL_RANGES
     policy: PeerPolicy = field(default_factory=PeerPolicy)
     free_bytes: Callable[[], int] = lambda: 1 << 40
@@ -97,6 +100,9 @@ class FileNode:
             self.store.offers,
             on_death=cluster.on_death,
             settings=options.server,
+            limit=RateLimit(
+                LoopClock(asyncio.get_running_loop()), rate_bytes_s=options.rate_bytes_s
+            ),
         )
         self.plane = FilePlane(self.transport, server=self.server, client=self.client)
 
@@ -310,14 +316,14 @@ class Index:
         return resolved
 
 
-SLOW = FileServerSettings(rate_bytes_s=1_000_000)
+SLOW_BYTES_S: Final = 1_000_000
 
 
 async def holder(
-    cluster: FileCluster, number: int, index: Index, server: FileServerSettings = SLOW
+    cluster: FileCluster, number: int, index: Index, rate_bytes_s: int = SLOW_BYTES_S
 ) -> FileNode:
     """Have a node that has the model, from the index."""
-    node = cluster.add(number, NodeOptions(resolver=index, server=server))
+    node = cluster.add(number, NodeOptions(resolver=index, rate_bytes_s=rate_bytes_s))
     await node.ensure(CARD)
     await asyncio.sleep(1)
     return node
