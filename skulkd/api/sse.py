@@ -39,7 +39,7 @@ class StreamLimits:
 
     keep_alive_s: float = 10.0
     """Silence after which it is filled; with the check interval, at most 15 s."""
-    hold_s: float = 1.0
+    hold_s: float = 0.5
     """How long the status of a stream may wait for its engine, in dialects that go by it: enough
     to count a prompt, and short for one that is queued."""
     stall_s: float = 30.0
