@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from protocol.cards import Compute, EngineName, ModelCard
 from protocol.data_frames import Frame, TakeChunk
+from protocol.images import ImageType
 from protocol.nodes import EngineFacts
 from protocol.tasks import ChatTask
 
@@ -21,7 +22,8 @@ Feature = Literal[
     "chat", "complete", "embed", "rerank", "logprobs", "tools", "grammar", "seed", "thinking",
     "vision",
 ]  # fmt: skip
-"""`complete`: to go on with a text as it is. `grammar`: to hold answers to a form. `tools`: to have
+"""`complete`: to go on with a text as it is. `vision`: to show images, where the card has what it
+takes. `grammar`: to hold answers to a form. `tools`: to have
 tools called as `tool_choice` says."""
 
 
@@ -33,6 +35,8 @@ class EngineDescription:
     features: frozenset[Feature]
     default_slots: int
     """Requests served at a time when nobody asks for a number."""
+    image_types: frozenset[ImageType] = frozenset()
+    """Which images it decodes; none without the feature `vision`."""
     overhead_bytes: int
     """Resident memory of the process beside weights and cache, measured."""
 
@@ -53,6 +57,8 @@ class LoadSpec:
     """A free path in a directory of mode 0700, at most 100 bytes long, that ends in `.sock`."""
     build: EngineFacts
     """Which provider to use, and where it lies."""
+    projector_path: Path | None = None
+    """What makes images readable to the model; None where it is shown none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +156,7 @@ class EngineClient(Protocol):
         ...
 
     async def count_tokens(self, task: ChatTask) -> int:
-        """Count the tokens of the rendered prompt, without taking a slot.
+        """Count the tokens of the rendered prompt beside its images, without taking a slot.
 
         Raises:
             EngineError: `engine.unsupported`, `engine.request_failed` or `engine.gone`.

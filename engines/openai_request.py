@@ -85,9 +85,13 @@ def _generation(task: ChatTask, *, is_stream: bool) -> dict[str, Json]:
 
 
 def prompt_body(task: ChatTask) -> bytes:
-    """Write the body of `POST /apply-template`: what decides how the prompt is rendered."""
+    """Write the body of `POST /apply-template`: what decides how the prompt is rendered.
+
+    Images are left out: what stands for them in a prompt is no measure of them.
+    """
     tools, tool_choice = _offered_tools(task)
-    body: dict[str, Json] = {"messages": [_message(message) for message in task.messages]}
+    bare = (item.changed({"images": ()}) if item.images else item for item in task.messages)
+    body: dict[str, Json] = {"messages": [_message(message) for message in bare]}
     if tools:
         body["tools"] = tools
         body["tool_choice"] = tool_choice
@@ -122,7 +126,7 @@ def _encode(body: dict[str, Json]) -> bytes:
 
 
 def _message(message: ChatMessage) -> Json:
-    body: dict[str, Json] = {"role": message.role, "content": message.content}
+    body: dict[str, Json] = {"role": message.role, "content": _content(message)}
     if message.reasoning is not None:
         body["reasoning_content"] = message.reasoning
     if message.tool_calls:
@@ -139,6 +143,23 @@ def _message(message: ChatMessage) -> Json:
     if message.name is not None:
         body["name"] = message.name
     return body
+
+
+def _content(message: ChatMessage) -> Json:
+    """Write a turn's text; with images, as parts in their order."""
+    if not message.images:
+        return message.content
+    parts: list[Json] = []
+    begin = 0
+    for image in message.images:
+        if image.at > begin:
+            parts.append({"type": "text", "text": message.content[begin : image.at]})
+        begin = image.at
+        url = f"data:{image.media_type};base64,{image.data}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    if begin < len(message.content):
+        parts.append({"type": "text", "text": message.content[begin:]})
+    return parts
 
 
 def _sampling(sampling: Sampling) -> dict[str, Json]:

@@ -11,6 +11,7 @@ from typing import Final, cast
 from engines.base import Engine, Feature
 from protocol.cards import EngineName
 from protocol.errors import EngineError
+from protocol.images import ImageType
 
 _FACTORIES: Final[dict[EngineName, tuple[str, str]]] = {
     "scripted": ("engines.scripted.engine", "ScriptedEngine"),
@@ -47,3 +48,13 @@ def features_of(name: EngineName) -> frozenset[Feature]:
         EngineError: As of `engine_of`.
     """
     return engine_of(name).describe().features
+
+
+@cache
+def image_types_of(name: EngineName) -> frozenset[ImageType]:
+    """Name the images that an engine decodes.
+
+    Raises:
+        EngineError: As of `engine_of`.
+    """
+    return engine_of(name).describe().image_types

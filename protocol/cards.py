@@ -81,6 +81,8 @@ class LocalSource(FrozenModel):
     """Of the file when it was imported; a later change makes the artifact incomplete."""
     further_parts: Annotated[tuple[LocalPart, ...], Field(max_length=511)] = ()
     """Of a split set: parts 2 to n. `path` is part 1, the one that the engine is given."""
+    projector: Annotated[LocalPart | None, Field(exclude_if=lambda part: part is None)] = None
+    """What makes images readable to the model, where one lay beside it."""
 
 
 class HubSource(FrozenModel):
@@ -150,7 +152,10 @@ class ModalitiesSection(FrozenModel):
 
 
 class VisionSection(FrozenModel):
-    """How a text model is shown images."""
+    """How a text model is shown images.
+
+    `projector_file` is a file of the model's own artifact; an engine for GGUF files needs it.
+    """
 
     image_token_id: TokenId | None = None
     model_type: Text | None = None
@@ -268,7 +273,8 @@ class ScriptedSection(FrozenModel):
     """
 
     reply: Annotated[str, StringConstraints(max_length=65536)] = "The capital of France is Paris."
-    """Said word by word, over and over until the token budget is used, if `repeat`."""
+    """Said word by word, over and over until the token budget is used, if `repeat`. `{images}` in
+    it stands for the kind, size and SHA-256 of each image of the conversation."""
     later_replies: Annotated[
         tuple[Annotated[str, StringConstraints(max_length=65536)], ...], Field(max_length=16)
     ] = ()
@@ -357,6 +363,25 @@ def is_encoder(card: ModelCard) -> bool:
     family = card.family or ""
     has_its_name = "bert" in family or family in {"gemma-embedding", "t5encoder"}
     return has_its_name and "TextGeneration" not in card.tasks
+
+
+def has_projector(card: ModelCard) -> bool:
+    """Say whether a card's files include what makes images readable to its model."""
+    if card.vision is None or card.vision.projector_file is None:
+        return False
+    match card.source:
+        case PackageSource(files=files):
+            return any(file.path == card.vision.projector_file for file in files)
+        case LocalSource(projector=projector):
+            return projector is not None
+        case HubSource() | None:
+            return True  # its list of files tells, once it is there
+
+
+def projector_bytes(card: ModelCard) -> int:
+    """Give the size of a card's projector; 0 without one."""
+    size = card.vision.projector_size if card.vision is not None else None
+    return size.in_bytes if size is not None and has_projector(card) else 0
 
 
 def text_tokens(card: ModelCard, context_tokens: int) -> int:

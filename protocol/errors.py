@@ -110,6 +110,7 @@ ErrorCode = Literal[
     "request.invalid_id",
     "request.unsupported_field",
     "request.too_large",
+    "request.image_unavailable",
     "request.timeout",
     "request.context_length_exceeded",
     "request.model_not_found",

@@ -6,14 +6,16 @@ back is frames (protocol/data_frames.py), of which there are many.
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from protocol.base import FrozenModel
 from protocol.ids import CommandIdField, ModelIdField
+from protocol.images import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_SIDE_PX, ImageType
 
 ChatRole = Literal["system", "user", "assistant", "tool"]
 MAX_TEXTS: Final = 2048
 """In one request for vectors."""
+_MAX_BASE64_CHARS: Final = -(-MAX_IMAGE_BYTES // 3) * 4
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 """There is no `error`: a failure is a terminal frame with an error body."""
 
@@ -27,15 +29,46 @@ class ToolCall(FrozenModel):
     """JSON text, as the model wrote it."""
 
 
+Pixels = Annotated[int, Field(ge=1, le=MAX_SIDE_PX)]
+
+
+class TaskImage(FrozenModel):
+    """An image among the text of a turn."""
+
+    at: Annotated[int, Field(ge=0)]
+    """How many characters of the turn's text stand before it."""
+    media_type: ImageType
+    """By its own bytes, whatever the client has called it."""
+    width_px: Pixels
+    height_px: Pixels
+    data: Annotated[str, StringConstraints(min_length=4, max_length=_MAX_BASE64_CHARS)]
+    """Base64, in which clients send it and engines take it."""
+
+
 class ChatMessage(FrozenModel):
     """One turn. Content parts are joined and roles normalized before a task is built."""
 
     role: ChatRole
     content: str
+    images: Annotated[
+        tuple[TaskImage, ...], Field(max_length=MAX_IMAGES, exclude_if=lambda images: not images)
+    ] = ()
+    """In the order in which they stand in the text."""
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+
+    @field_validator("images")
+    @classmethod
+    def _stand_in_the_text(
+        cls, images: tuple[TaskImage, ...], info: ValidationInfo
+    ) -> tuple[TaskImage, ...]:
+        places = [image.at for image in images]
+        if places != sorted(places) or places[-1:] > [len(info.data.get("content", ""))]:
+            msg = "images stand behind the text, or not in its order"
+            raise ValueError(msg)
+        return images
 
 
 class ToolDefinition(FrozenModel):
@@ -120,6 +153,11 @@ class RerankTask(FrozenModel):
     model_id: ModelIdField
     query: Annotated[str, StringConstraints(min_length=1)]
     documents: Texts
+
+
+def images_of(task: ChatTask) -> tuple[TaskImage, ...]:
+    """Give all images of a task, in their order."""
+    return tuple(image for message in task.messages for image in message.images)
 
 
 VectorTask = EmbeddingTask | RerankTask

@@ -30,6 +30,13 @@ OriginText = Annotated[
 """`SCHEME://HOST[:PORT]`, as a browser sends it."""
 AddressText = Annotated[str, StringConstraints(pattern=r"^\S+$", max_length=400)]
 """Read by skulkd/cluster/addresses.py, where what is wrong with one is said."""
+ImageOriginText = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(private\+)?https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?/?$",
+        max_length=300,
+    ),
+]
 NodeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -52,6 +59,8 @@ class Settings(FrozenModel):
     """Certificate that the API shows beyond loopback, in PEM; with `tls_key` or not at all."""
     tls_key: Path | None = None
     """Its key."""
+    image_url_origins: Annotated[tuple[ImageOriginText, ...], Field(max_length=64)] = ()
+    """Where images are fetched from that requests name by an http(s) address."""
     worker: bool = True
     """Whether models may be planned onto this node."""
     serve_api: bool = True
@@ -236,7 +245,8 @@ def typed_value(key: str, value: SettingValue, path: Path) -> SettingValue | Non
 _TEXT_KEYS: Final = ("api", "cluster_address")
 """YAML reads a bare port as a number."""
 _LIST_KEYS: Final = frozenset({
-    "advertise", "allowed_hosts", "allowed_origins", "backends", "bind", "peers"
+    "advertise", "allowed_hosts", "allowed_origins", "backends", "bind", "image_url_origins",
+    "peers",
 })  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from skulkd.api.base_urls import Surroundings
 from skulkd.api.cards_elsewhere import CardsElsewhere
 from skulkd.api.certificate import ServedCertificate
 from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.image_fetch import RemoteImages
 from skulkd.api.listeners import ApiListeners, LookAround
 from skulkd.api.node_admin import LocalAdmin
 from skulkd.api.node_cluster import ClusterRoomsAccess, NodeCluster
@@ -385,6 +386,7 @@ class NodeParts:
             ),
             peers=PeerApiClient(rooms.calls),
             random=self.rng,
+            images=RemoteImages(self.settings.image_url_origins, is_offline=self.settings.offline),
             allowed_hosts=self.settings.allowed_hosts,
             allowed_origins=self.settings.allowed_origins,
             max_concurrent_requests=self.settings.max_concurrent_requests,

@@ -7,7 +7,6 @@ from typing import Final
 
 from protocol.cards import (
     LicenseSection,
-    LocalPart,
     LocalSource,
     ModelCard,
     ModelTask,
@@ -16,11 +15,12 @@ from protocol.cards import (
     RelativePath,
     StorageSize,
     ToolingSection,
+    VisionSection,
 )
 from protocol.errors import ErrorCode, StoreError
 from protocol.ids import MODEL_ID_MAX_CHARS, ModelId, parse_model_id
-from store.gguf import unreadable
 from store.manifest import incomplete
+from store.projectors import PROJECTOR_NAME, local_part, projector_beside
 from store.weights_meta import MAX_SPLITS, GgufHeader, cache_geometry, read_gguf_header
 
 GENERATOR: Final = "skulk models import"
@@ -85,7 +85,8 @@ def card_from_gguf(path: Path, model_id: ModelId | None = None) -> ModelCard:
             f"its header says part {header.split_no + 1} of {header.split_count}, "
             f"its name says {len(parts)} in all",
         )
-    sources = [_local_part(part) for part in parts]
+    sources = [local_part(part) for part in parts]
+    projector = projector_beside(first, header)
     chosen = model_id or model_id_of(first.name)
     task = _task(header)
     return ModelCard(
@@ -99,7 +100,7 @@ def card_from_gguf(path: Path, model_id: ModelId | None = None) -> ModelCard:
         family=header.architecture,
         quantization=header.quantization,
         base_model=_text(header.name),
-        capabilities=(_CAPABILITIES[task],),
+        capabilities=(_CAPABILITIES[task], *(("vision",) if projector else ())),
         context_length=header.context_length,
         gguf_file=_UNPATHABLE.sub("_", first.name).lstrip(".-+")[:_SEGMENT_CHARS] or "model.gguf",
         gguf_cache_geometry=cache_geometry(header),
@@ -117,6 +118,13 @@ def card_from_gguf(path: Path, model_id: ModelId | None = None) -> ModelCard:
             size_bytes=sources[0].size_bytes,
             modified_ns=sources[0].modified_ns,
             further_parts=tuple(sources[1:]),
+            projector=projector,
+        ),
+        vision=None
+        if projector is None
+        else VisionSection(
+            projector_file=PROJECTOR_NAME,
+            projector_size=StorageSize(in_bytes=projector.size_bytes),
         ),
         generator=GENERATOR,
     )
@@ -129,14 +137,16 @@ def part_names(source: LocalSource) -> tuple[RelativePath, ...]:
     never within one set.
     """
     paths = (source.path, *(part.path for part in source.further_parts))
+    last = () if source.projector is None else (PROJECTOR_NAME,)
     if len(paths) == 1:
-        return (_plain_name(Path(source.path).name.removesuffix(".gguf"), ".gguf"),)
+        return (_plain_name(Path(source.path).name.removesuffix(".gguf"), ".gguf"), *last)
     split = split_name(Path(source.path).name)
     stem = "model" if split is None else split.stem
-    return tuple(
+    names = tuple(
         _plain_name(stem, f"-{number:05d}-of-{len(paths):05d}.gguf")
         for number in range(1, len(paths) + 1)
     )
+    return (*names, *last)
 
 
 def _plain_name(stem: str, ending: str) -> RelativePath:
@@ -202,14 +212,6 @@ def _checked_part(path: Path, number: int) -> GgufHeader:
             str(path), f"its header says part {header.split_no + 1}, its name says {number}"
         )
     return header
-
-
-def _local_part(path: Path) -> LocalPart:
-    try:
-        found = path.stat()
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return LocalPart(path=str(path), size_bytes=found.st_size, modified_ns=found.st_mtime_ns)
 
 
 def _task(header: GgufHeader) -> ModelTask:

@@ -50,6 +50,8 @@ class InstalledArtifact:
     """Directory of the artifact; of the file itself when it is used where it lies."""
     entry: Path
     """The file that the engine is given."""
+    projector: Path | None
+    """What makes images readable to the model, if the card names one that is there."""
     size_bytes: int
     manifest: Manifest
 
@@ -316,7 +318,8 @@ class Store:
     def _in_place(self, card: ModelCard, source: LocalSource) -> InstalledArtifact:
         manifest = in_place(card.model_id, source, now_ms=self._clock.wall_ms())
         entry = Path(source.path)
-        return _installed(card, entry.parent, entry, manifest)
+        projector = None if source.projector is None else Path(source.projector.path)
+        return _installed(card, entry, projector, manifest, root=entry.parent)
 
     def _in_store(self, card: ModelCard) -> InstalledArtifact | None:
         key = artifact_key(card)
@@ -326,7 +329,10 @@ class Store:
         # The card's choice before the manifest's: editing which file it is fetches nothing.
         chosen = {file.path for file in manifest.files} & {card.gguf_file}
         entry = self._layout.file_path(key, chosen.pop() if chosen else manifest.entry)
-        return _installed(card, self._layout.artifact_path(key), entry, manifest)
+        wanted = card.vision.projector_file if card.vision is not None else None
+        is_there = wanted is not None and any(file.path == wanted for file in manifest.files)
+        projector = self._layout.file_path(key, wanted) if wanted and is_there else None
+        return _installed(card, entry, projector, manifest, root=self._layout.artifact_path(key))
 
     async def _refuse_damaged(self, card: ModelCard) -> None:
         damages = await on_disk(self._volume.damages, artifact_key(card))
@@ -461,12 +467,15 @@ class Store:
         return shutil.disk_usage(self._layout.models_dir).free
 
 
-def _installed(card: ModelCard, root: Path, entry: Path, manifest: Manifest) -> InstalledArtifact:
+def _installed(
+    card: ModelCard, entry: Path, projector: Path | None, manifest: Manifest, *, root: Path
+) -> InstalledArtifact:
     return InstalledArtifact(
         model_id=card.model_id,
         card_digest=card_digest(card),
         root=root,
         entry=entry,
+        projector=projector,
         size_bytes=manifest.size_bytes,
         manifest=manifest,
     )

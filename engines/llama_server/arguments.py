@@ -37,6 +37,8 @@ class ServerSettings:
     text_tokens: int
     """The longest text to embed. Pooling needs all of it in one physical batch, for which llama.cpp
     has room for 512 tokens unless it is told."""
+    projector_path: str = ""
+    """What makes images readable to the model; "" for none."""
 
 
 def settings_of(spec: LoadSpec) -> ServerSettings:
@@ -50,6 +52,7 @@ def settings_of(spec: LoadSpec) -> ServerSettings:
         n_gpu_layers=0 if spec.compute == "cpu" else _ALL_LAYERS,
         embeddings=_embedding_mode(spec.card),
         text_tokens=text_tokens(spec.card, spec.context_tokens),
+        projector_path="" if spec.projector_path is None else str(spec.projector_path),
     )
 
 
@@ -86,6 +89,10 @@ def binary_argv(binary: str, settings: ServerSettings) -> tuple[str, ...]:
         argv += ["--embeddings", "--batch-size", batch, "--ubatch-size", batch]
     if settings.embeddings in _POOLING:
         argv += ["--pooling", _POOLING[settings.embeddings]]
+    if settings.projector_path:
+        argv += ["--mmproj", settings.projector_path]
+        # Else it goes to a device that the plan has not asked for.
+        argv += [] if settings.n_gpu_layers else ["--no-mmproj-offload"]
     return tuple(argv)
 
 
@@ -94,8 +101,15 @@ def hosted_parameters(settings: ServerSettings) -> dict[str, str | int | bool]:
     batch: dict[str, str | int | bool] = {}
     if settings.embeddings != "off":
         batch = {"n_batch": settings.text_tokens, "n_ubatch": settings.text_tokens}
+    projector: dict[str, str | int | bool] = {}
+    if settings.projector_path:
+        projector = {
+            "projector_path": settings.projector_path,
+            "mmproj_use_gpu": settings.n_gpu_layers > 0,
+        }
     return {
         **batch,
+        **projector,
         "model_path": settings.model_path,
         "socket_path": settings.socket_path,
         "n_threads": settings.n_threads,

@@ -15,6 +15,9 @@ DEFAULT_SLOTS: Final = 16
 OVERHEAD_BYTES: Final = 96 * 1024 * 1024
 """Resident memory beside weights and cache after 16 slots have worked: 86 MB hosted, 72 MB binary,
 with a model of 49,152 words; compute buffers grow with the vocabulary."""
+_NO_PROGRAMS: Final = {"PATH": "/nonexistent"}
+"""What this server cannot decode itself it hands to `ffprobe` and `ffmpeg`, where it finds them:
+parsers of everything, for bytes that strangers send. Seen in xllamacpp 2026.10."""
 
 
 @final
@@ -27,8 +30,9 @@ class LlamaServerEngine:
             name="llama_server",
             features=frozenset({
                 "chat", "complete", "embed", "rerank", "logprobs", "tools", "grammar", "seed",
-                "thinking",
+                "thinking", "vision",
             }),
+            image_types=frozenset({"image/png", "image/jpeg", "image/gif"}),
             default_slots=DEFAULT_SLOTS,
             overhead_bytes=OVERHEAD_BYTES,
         )  # fmt: skip
@@ -46,7 +50,11 @@ class LlamaServerEngine:
         else:
             parameters = json.dumps(hosted_parameters(settings), ensure_ascii=False)
             argv = (sys.executable, "-P", "-m", HOSTED_MODULE, parameters)
-        return LaunchSpec(argv=argv, endpoint=Endpoint(socket_path=spec.socket_path))
+        return LaunchSpec(
+            argv=argv,
+            environment={} if spec.projector_path is None else _NO_PROGRAMS,
+            endpoint=Endpoint(socket_path=spec.socket_path),
+        )
 
     def connect(self, spec: LoadSpec, endpoint: Endpoint) -> UpstreamClient:
         """Make a client.

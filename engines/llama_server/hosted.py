@@ -33,6 +33,8 @@ def parameters_of(values: dict[str, str | int | bool]) -> object:
     parameters: Any = xllamacpp.CommonParams()
     rest = dict(values)
     parameters.model.path = str(rest.pop("model_path"))
+    if projector := str(rest.pop("projector_path", "")):
+        parameters.mmproj.path = projector
     parameters.hostnames = [str(rest.pop("socket_path"))]
     n_threads = int(rest.pop("n_threads"))
     parameters.cpuparams.n_threads = n_threads

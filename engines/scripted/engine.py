@@ -9,6 +9,7 @@ from engines.base import Endpoint, EngineDescription, LaunchSpec, LoadSpec
 from engines.output.split_frames import rules_of
 from engines.upstream import UpstreamClient
 from protocol.errors import EngineError
+from protocol.images import IMAGE_TYPES
 from protocol.nodes import EngineFacts
 from protocol.vectors import MAX_DIMENSIONS
 
@@ -27,7 +28,8 @@ class ScriptedEngine:
         """Say what the script's process can do."""
         return EngineDescription(
             name="scripted",
-            features=frozenset({"chat", "complete", "embed", "rerank", "tools"}),
+            features=frozenset({"chat", "complete", "embed", "rerank", "tools", "vision"}),
+            image_types=frozenset(IMAGE_TYPES),
             default_slots=DEFAULT_SLOTS,
             overhead_bytes=OVERHEAD_BYTES,
         )

@@ -6,14 +6,19 @@ same script gives the same tokens.
 
 import re
 from array import array
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from hashlib import sha256
+from typing import Any, Final, final
 
 from engines.output.stop_filter import StopFilter
 from engines.output.utf8 import Utf8Assembler
+from protocol.images import read_image_header
 
 _WORD: Final = re.compile(r"\s*\S+")
+_SEEN: Final = "{images}"
+_IMAGE: Final = "<image>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +52,50 @@ class Script:
     later_replies: tuple[str, ...] = ()
 
 
-def render(messages: list[dict[str, str]], tail: str = "") -> str:
-    """Render a conversation to the prompt that is counted."""
-    lines = [f"{message['role']}: {message['content']}" for message in messages]
+def render(messages: list[dict[str, Any]], tail: str = "") -> str:
+    """Render a conversation to the prompt that is counted; an image is a word."""
+    lines = [f"{message['role']}: {_content(message['content'])}" for message in messages]
     return "\n".join((*lines, tail) if tail else lines)
 
 
-def reply_to(script: Script, messages: list[dict[str, str]]) -> str:
-    """Choose what is said by how many results of tools the conversation holds."""
+def reply_to(script: Script, messages: list[dict[str, Any]]) -> str:
+    """Choose what is said by how many results of tools the conversation holds.
+
+    `{images}` in it becomes what was seen: kind, size and digest of each image, in their order.
+    """
     replies = (script.reply, *script.later_replies)
     n_results = sum(message["role"] == "tool" for message in messages)
-    return replies[min(n_results, len(replies) - 1)]
+    reply = replies[min(n_results, len(replies) - 1)]
+    if _SEEN not in reply:
+        return reply
+    parts = [part for message in messages for part in _parts(message["content"])]
+    seen = [_seen(part["image_url"]["url"]) for part in parts if part["type"] == "image_url"]
+    return reply.replace(_SEEN, ", ".join(seen) or "nothing")
+
+
+def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _content(content: str | list[dict[str, Any]]) -> str:
+    texts = (part["text"] if part["type"] == "text" else _IMAGE for part in _parts(content))
+    return " ".join(texts)
+
+
+def _seen(url: str) -> str:
+    """Look at an image.
+
+    Raises:
+        ValueError: It is none.
+    """
+    declared, _, encoded = url.partition(";base64,")
+    data = b64decode(encoded, validate=True)
+    header = read_image_header(data)
+    if header is None or declared != f"data:{header.media_type}":
+        message = f"Failed to load image: {declared} of {len(data)} bytes"
+        raise ValueError(message)
+    digest = sha256(data).hexdigest()
+    return f"{header.media_type} {header.width_px}x{header.height_px} {digest}"
 
 
 def count_tokens(text: str) -> int:

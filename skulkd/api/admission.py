@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.base import Feature
-from engines.registry import engine_names, features_of
+from engines.registry import engine_names, features_of, image_types_of
 from protocol.cards import EngineName
 from protocol.errors import RequestError
+from protocol.images import ImageType
 from protocol.instances import Instance
-from protocol.tasks import ChatTask
+from protocol.tasks import ChatTask, images_of
 from skulkd.api.dialects.chat_dialect import ChatCall
+from skulkd.api.sight import blind, shows_images
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ def admitted(call: ChatCall, candidates: tuple[Instance, ...]) -> tuple[Instance
     """Give the instances that can serve a call, in the order that they came in.
 
     Args:
-        call: What is asked.
+        call: What is asked. Images have been refused where no copy of its model sees.
         candidates: Instances of its model, at least one.
 
     Raises:
@@ -61,6 +63,9 @@ def admitted(call: ChatCall, candidates: tuple[Instance, ...]) -> tuple[Instance
         )
     for need in _needs(task):
         candidates = _with(need, candidates)
+    shown = images_of(task)
+    if shown:
+        candidates = _seeing(candidates, frozenset(image.media_type for image in shown))
     return _roomy(call, candidates)
 
 
@@ -87,6 +92,25 @@ def _with(need: _Need, candidates: tuple[Instance, ...]) -> tuple[Instance, ...]
         f"`{need.param}`: the engine that runs {candidates[0].model_id} ({engines}) {need.lack}",
         remediation="Leave it out, or place the model on an engine that can.",
         details={"param": need.param, "engine": engines},
+    )
+
+
+def _seeing(candidates: tuple[Instance, ...], wanted: frozenset[ImageType]) -> tuple[Instance, ...]:
+    """Give those that take images of these types; a copy that is not ready may be one, too."""
+    seeing = tuple(item for item in candidates if shows_images(item))
+    if not seeing:
+        raise blind(candidates, "messages", ())
+    able = tuple(item for item in seeing if wanted <= image_types_of(item.plan.engine))
+    if able:
+        return able
+    engine = seeing[0].plan.engine
+    lacking = ", ".join(sorted(wanted - image_types_of(engine)))
+    taken = ", ".join(sorted(image_types_of(engine)))
+    raise RequestError(
+        "request.unsupported_field",
+        f"`messages`: the engine of {candidates[0].model_id} ({engine}) decodes no {lacking}",
+        remediation=f"Convert it to one of: {taken}.",
+        details={"param": "messages", "engine": engine},
     )
 
 

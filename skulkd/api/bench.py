@@ -7,6 +7,7 @@ from protocol.ids import CommandId, NodeId
 from skulkd.api.dialects.fields import Fields
 from skulkd.api.dialects.openai_bench import BenchCall, Neighbours, refuse_several
 from skulkd.api.dialects.openai_chat import parse_chat
+from skulkd.api.dialects.pictures import Pictures
 from skulkd.api.http import Answer, Request
 from skulkd.api.inference import ChatService
 from skulkd.api.json_body import decode_object
@@ -31,8 +32,8 @@ class BenchRoutes:
         fields = await decode_object(await request.body())
         return await self._chat.serve(request, {**fields, "stream": False}, self._parsed)
 
-    def _parsed(self, body: Fields, *, command_id: CommandId) -> BenchCall:
-        call = parse_chat(body, command_id=command_id)
+    def _parsed(self, body: Fields, *, command_id: CommandId, pictures: Pictures) -> BenchCall:
+        call = parse_chat(body, command_id=command_id, pictures=pictures)
         refuse_several(call)
         ready = self._chat.ready(call.task.model_id)
         neighbours = Neighbours(

@@ -79,6 +79,15 @@ class BodyShare:
             self._budget.take(body_bytes - self._n_bytes)
             self._n_bytes = body_bytes
 
+    def add(self, n_bytes: int) -> None:
+        """Hold so much beside the body, however small.
+
+        Raises:
+            RequestError: `request.overloaded`.
+        """
+        self._budget.take(n_bytes)
+        self._n_bytes += n_bytes
+
     def release(self) -> None:
         """Give everything back. Idempotent."""
         if self._n_bytes:

@@ -9,6 +9,7 @@ from protocol.ids import NodeId
 from protocol.nodes import Role
 from skulkd.api.body_budget import MAX_HELD_BYTES
 from skulkd.api.cancels import Cancels
+from skulkd.api.image_fetch import RemoteImages
 from skulkd.api.ports import (
     ClusterControl,
     HealthView,
@@ -74,6 +75,7 @@ class ApiDependencies:
     meters: RequestMeters
     queue_waits: ByModel[Histogram]
     """Of the instances of this node, as its worker measures them."""
+    images: RemoteImages = field(default_factory=RemoteImages)
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] | None = None
     """Whose pages may ask models; None is everybody's."""

@@ -109,6 +109,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "request.invalid_id": 400,
     "request.unsupported_field": 400,
     "request.too_large": 413,
+    "request.image_unavailable": 400,
     "request.timeout": 408,
     "request.context_length_exceeded": 400,
     "request.model_not_found": 404,

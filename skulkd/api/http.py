@@ -238,6 +238,14 @@ class Request:
         values = self.query_all(name)
         return values[-1] if values else None
 
+    def hold_more(self, n_bytes: int) -> None:
+        """Hold further bytes for as long as the body.
+
+        Raises:
+            RequestError: `request.overloaded`.
+        """
+        self._held.add(n_bytes)
+
     async def body(self, max_bytes: int = MAX_BODY_BYTES) -> bytes:
         """Read the whole body; a declared length is checked before a byte of it is read.
 

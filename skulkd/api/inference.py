@@ -31,6 +31,7 @@ from skulkd.api.dialects.openai_chat import parse_chat
 from skulkd.api.dialects.openai_chat_output import error_event, opening_comment
 from skulkd.api.dialects.openai_completions import parse_completion
 from skulkd.api.dialects.openai_responses import ResponsesCall, parse_responses
+from skulkd.api.dialects.pictures import Pictures
 from skulkd.api.errors import bug, envelope, invalid_body
 from skulkd.api.http import Answer, Principal, Reply, Request, Send, StreamReply, json_reply
 from skulkd.api.interrupt import Interruptible, stopping
@@ -39,6 +40,7 @@ from skulkd.api.open_stream import OpenStream, ServedStream, Writers
 from skulkd.api.other_nodes import OtherNodes
 from skulkd.api.query import MAX_DIGITS, whole_number
 from skulkd.api.selection import Sight, choose
+from skulkd.api.sight import check_sight
 from skulkd.api.sse import SSE_HEADERS, EventStream, TurnWrites, stream_headers
 from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
 from skulkd.core.model_capabilities import heeded
@@ -48,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 _Call = TypeVar("_Call", bound=ChatCall)
 Parse = Callable[..., _Call]
-"""Takes the fields of a body, and the `command_id`."""
+"""Takes the fields of a body, the `command_id`, and the `pictures` that read its images."""
 
 _RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.draining", "engine.gone"})
 _BUSY_RETRY_S: Final = 1
@@ -110,7 +112,8 @@ class ChatService:
     async def count_tokens(self, request: Request) -> Answer:
         """`POST /v1/messages/count_tokens`: by the engine, so its node is asked."""
         body = await request.body()
-        call, candidates = self._admitted(request, await decode_object(body), parse_prompt)
+        fields = await decode_object(body)
+        call, candidates = await self._admitted(request, fields, parse_prompt)
         own_id = self._deps.face.node_id
         here = [item for item in candidates if item.plan.shards[0].node_id == own_id]
         if not here and request.asker is None:
@@ -139,7 +142,7 @@ class ChatService:
                 retry_after_s=5,
             )
         fields = await decode_object(await request.body())
-        call, candidates = self._admitted(request, fields, parse_chat)
+        call, candidates = await self._admitted(request, fields, parse_chat)
         command_id = call.task.command_id
         kept = self._kept.open(command_id, request.principal.name, None, call.framing)
         meter = self._meters.begin(candidates[0].model_id, call.dialect)
@@ -194,7 +197,7 @@ class ChatService:
         Raises:
             SkulkError: What it is refused with; not once a stream has begun.
         """
-        call, candidates = self._admitted(request, fields, parse)
+        call, candidates = await self._admitted(request, fields, parse)
         task = call.task
         if task.stream:
             writers = ((task, call.stream(self._now_s())),)
@@ -212,7 +215,7 @@ class ChatService:
     async def _serve_choices(self, request: Request, parse: Parse[ChoicesCall]) -> Answer:
         """Serve a dialect that may ask for several answers to a request."""
         fields = await decode_object(await request.body())
-        call, candidates = self._admitted(request, fields, parse)
+        call, candidates = await self._admitted(request, fields, parse)
         if call.task.stream:
             return await self._stream(request, call, candidates, self._writers(call))
         tasks, answer = call.tasks, call.answer(self._now_s())
@@ -230,16 +233,28 @@ class ChatService:
     def _writers(self, call: ChoicesCall) -> Writers:
         return tuple(zip(call.tasks, call.streams(self._now_s()), strict=True))
 
-    def _admitted(
+    async def _admitted(
         self, request: Request, fields: Fields, parse: Parse[_Call]
     ) -> tuple[_Call, tuple[Instance, ...]]:
         command_id = mint(self._deps, request)
         log_command_id.set(command_id)
         try:
-            call = parse(fields, command_id=command_id)
+            call = await self._parsed(request, fields, partial(parse, command_id=command_id))
         except ValidationError as error:
             raise invalid_body(error, ChatTask) from error
         return call, admitted(call, self.ready(call.task.model_id))
+
+    async def _parsed(self, request: Request, fields: Fields, parse: Callable[..., _Call]) -> _Call:
+        """Read a request; once more where images had to be fetched for it."""
+        fetch = self._deps.images
+        sight = partial(check_sight, self._deps.state.state, fields)
+        pictures = Pictures(sight, fetch.refusal_of)
+        call = parse(fields, pictures=pictures)
+        if not pictures.missing:
+            return call
+        self.ready(call.task.model_id)  # nothing is fetched for a model that cannot answer
+        fetched = await fetch.fetch_all(pictures.missing, request.hold_more)
+        return parse(fields, pictures=Pictures(sight, fetch.refusal_of, fetched))
 
     async def cancel(self, request: Request) -> Answer:
         """`POST /v1/cancel/{command_id}`."""
@@ -542,8 +557,8 @@ async def _copy_events(reader: StreamReader, more: asyncio.Event, events: EventS
         events.put(reader.stream.end_mark)
 
 
-def _parse_response(body: Fields, *, command_id: CommandId) -> ResponsesCall:
-    call = parse_responses(body, command_id=command_id)
+def _parse_response(body: Fields, *, command_id: CommandId, pictures: Pictures) -> ResponsesCall:
+    call = parse_responses(body, command_id=command_id, pictures=pictures)
     if call.left_out:
         kinds = ", ".join(repr(kind) for kind in call.left_out[:_SHOWN_KINDS])
         _log.info("%d tools are left out that nothing here runs: %s", len(call.left_out), kinds)

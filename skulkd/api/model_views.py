@@ -94,7 +94,9 @@ def model_entry(
 
 def capabilities_of(card: ModelCard) -> tuple[str, ...]:
     """Say what a model can do, in the words that clients look for."""
-    found, resolved = list(card.capabilities), resolve_capabilities(card)
+    resolved = resolve_capabilities(card)
+    # A card may say so of a model that nothing here can show an image to.
+    found = [word for word in card.capabilities if word != "vision" or resolved.supports_vision]
     words = {
         "completion": resolved.supports_text_generation,
         "embedding": resolved.supports_embedding,

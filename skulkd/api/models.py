@@ -124,4 +124,11 @@ class ModelRoutes:
         return json_reply(accepted)
 
     async def _catalog(self) -> dict[ModelId, CatalogModel]:
-        return merged_catalog(await self._deps.models.catalog(), self._deps.state.state)
+        """Give every model that a client can ask for here, or have placed."""
+        state = self._deps.state.state
+        catalog = merged_catalog(await self._deps.models.catalog(), state)
+        for one in state.instances.values():
+            if one.model_id not in catalog:  # its card lies on another node alone
+                item = CatalogModel(card=one.card, origin="elsewhere", installed=False)
+                catalog[one.model_id] = item
+        return dict(sorted(catalog.items()))

@@ -19,6 +19,7 @@ from skulkd.api.dialects.ollama import (
 )
 from skulkd.api.dialects.ollama_embeddings import NO_VECTORS, parse_embed, parse_embeddings
 from skulkd.api.dialects.ollama_output import Kind, idle_document
+from skulkd.api.dialects.pictures import Pictures
 from skulkd.api.http import Answer, Header, Reply, Request
 from skulkd.api.inference import ChatService
 from skulkd.api.json_body import decode_object
@@ -116,10 +117,15 @@ class OllamaRoutes:
         return _json(show_document(card, copies))
 
     def _parsed(
-        self, parse: Callable[..., OllamaCall], fields: Fields, *, command_id: CommandId
+        self,
+        parse: Callable[..., OllamaCall],
+        fields: Fields,
+        *,
+        command_id: CommandId,
+        pictures: Pictures,
     ) -> OllamaCall:
         """Read a chat, and refuse thinking where the model cannot: its card alone says so."""
-        call = parse(fields, command_id=command_id)
+        call = parse(fields, command_id=command_id, pictures=pictures)
         model_id = call.task.model_id
         copies = placed_instances(self._deps.state.state, model_id)
         if call.wants_thinking and copies and "thinking" not in ollama_capabilities(copies[0].card):

@@ -15,7 +15,7 @@ from skulkd.api.dialects.ollama_output import rfc3339
 from skulkd.api.model_views import capabilities_of
 from skulkd.api.selection import LATEST
 
-_CAPABILITIES: Final = ("completion", "tools", "thinking", "embedding")
+_CAPABILITIES: Final = ("completion", "tools", "thinking", "vision", "embedding")
 """Ollama's words, as far as they are served."""
 _NEVER: Final = "2300-01-01T00:00:00Z"
 """When a model goes that stays until it is stopped: clients want a time, and a far one is "never"

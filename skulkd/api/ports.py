@@ -71,7 +71,7 @@ class TokenCounts(Protocol):
     async def count_tokens(self, instance_id: InstanceId, task: ChatTask) -> int:
         """Count the tokens of a task's prompt as its model's template renders it, tools included.
 
-        No slot is taken.
+        No slot is taken. Images are estimated, from above: engines count them only as they read.
 
         Raises:
             SkulkError: `engine.gone` where the instance is not ready here; `engine.unsupported`,

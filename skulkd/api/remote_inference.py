@@ -34,7 +34,7 @@ from protocol.data_wire import (
 )
 from protocol.errors import ErrorBody
 from protocol.ids import CommandId, InstanceId, NodeId
-from protocol.tasks import ChatTask, EmbeddingTask, Task, VectorTask
+from protocol.tasks import ChatTask, EmbeddingTask, Task, VectorTask, images_of
 from skulkd.api.ports import Inference
 from skulkd.cluster.data_link import MISSED_PULSES, PULSE_S, DataLinks
 from skulkd.eventlog.gateway import StateView
@@ -391,7 +391,8 @@ async def _packed(task: Task) -> bytes:
 
 def _n_chars(task: Task) -> int:
     if isinstance(task, ChatTask):
-        return len(task.prompt or "") + sum(len(message.content) for message in task.messages)
+        n_chars = len(task.prompt or "") + sum(len(message.content) for message in task.messages)
+        return n_chars + sum(len(image.data) for image in images_of(task))
     return sum(map(len, task.texts if isinstance(task, EmbeddingTask) else task.documents))
 
 

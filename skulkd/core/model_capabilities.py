@@ -8,10 +8,12 @@ coarse `capabilities` and the habits of its family count.
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.cards import ModelCard
+from protocol.cards import EngineName, ModelCard, has_projector
 from protocol.models_api import ResolvedCapabilities, ThinkingFormat
 from protocol.tasks import ChatTask
 
+_SHOWN_BY: Final[dict[EngineName, bool]] = {"scripted": False, "llama_server": True}
+"""Engines that show images to a model, and whether it takes a projector's file to do so."""
 NO_EFFORT: Final = "none"
 """The word of clients for no thinking."""
 
@@ -69,6 +71,28 @@ class _Thinking:
         return wish.enable_thinking
 
 
+def sees(card: ModelCard, engine: EngineName) -> bool:
+    """Say whether a model takes images on this engine.
+
+    Its card must say that it sees, and name the projector where the engine needs one: that file is
+    part of the artifact then, and an instance is not ready before it is there.
+    """
+    is_said = card.vision is not None or "vision" in card.capabilities
+    needs_projector = _SHOWN_BY.get(engine)
+    if not is_said or needs_projector is None or "TextGeneration" not in card.tasks:
+        return False
+    return not needs_projector or has_projector(card)
+
+
+def _sees_anywhere(card: ModelCard) -> bool:
+    tags = card.placement.compatible_backends
+    return any(
+        sees(card, engine)
+        for engine in _SHOWN_BY
+        if any(tag == engine or tag.startswith(f"{engine}-") for tag in tags)
+    )
+
+
 def resolve_capabilities(card: ModelCard, wish: ThinkingWish = _NO_WISH) -> ResolvedCapabilities:
     """Say what a client can count on.
 
@@ -82,7 +106,7 @@ def resolve_capabilities(card: ModelCard, wish: ThinkingWish = _NO_WISH) -> Reso
     return ResolvedCapabilities(
         supports_text_generation="TextGeneration" in card.tasks,
         supports_embedding="TextEmbedding" in card.tasks,
-        supports_vision=card.vision is not None or "vision" in card.capabilities,
+        supports_vision=_sees_anywhere(card),
         supports_audio_input=card.modalities.supports_audio_input,
         supports_thinking=thinking.can,
         supports_thinking_toggle=thinking.has_toggle,

@@ -28,7 +28,7 @@ from skulkd.worker import steps
 from skulkd.worker.launchers.base import EngineProcess, Launcher, LaunchOwner
 from skulkd.worker.serving import Serving
 from skulkd.worker.slots import SlotLimits, Slots
-from skulkd.worker.token_budget import TemplateSize
+from skulkd.worker.token_budget import TemplateSize, image_size
 from skulkd.worker.transfers import Transfers
 
 T = TypeVar("T")
@@ -92,12 +92,14 @@ class EngineRun:
             EngineError: `engine.unavailable`, `engine.unsupported`.
         """
         services, key = self._services, self._key
-        entry = await steps.find_entry(services.transfers.store, self._card)
+        engine_name = self._plan.engine
+        files = await steps.find_files(services.transfers.store, self._card, engine_name)
         memory = self._shard.memory
         await services.memory(memory).wait(memory.needed_bytes, on_wait)
         spec = LoadSpec(
             card=self._card,
-            entry_path=entry,
+            entry_path=files.entry,
+            projector_path=files.projector,
             context_tokens=self._plan.context_tokens,
             slots=self._plan.slots,
             compute=steps.compute_of(self._plan),
@@ -106,7 +108,7 @@ class EngineRun:
             build=steps.choose_build(self._plan, services.builds()),
         )
         spec.socket_path.unlink(missing_ok=True)
-        engine = services.engine_of(self._plan.engine)
+        engine = services.engine_of(engine_name)
         self._engine, self._spec, self._launch = engine, spec, engine.launch(spec)
 
     async def spawn(self) -> EngineProcess:
@@ -191,6 +193,7 @@ class EngineRun:
             context_tokens=context_tokens,
             default_max_tokens=self._services.default_max_tokens,
             template=template,
+            images=image_size(self._card.family),
             text_tokens=text_tokens(self._card, context_tokens),
         )
 

@@ -25,6 +25,7 @@ from protocol.tasks import ChatTask, Task, VectorTask
 from skulkd.core.throughput import Throughput
 from skulkd.worker.slots import Admission, Slots
 from skulkd.worker.text_batches import TextBatch, batches, measure, read_batch, texts_of
+from skulkd.worker.token_budget import image_tokens
 
 T = TypeVar("T")
 
@@ -186,7 +187,8 @@ class Serving:
 
     async def count_tokens(self, task: ChatTask) -> int:
         """Count a task's prompt; see `skulkd.api.ports.TokenCounts`."""
-        return await self._client.count_tokens(task)
+        n_tokens = await self._client.count_tokens(task)
+        return n_tokens + image_tokens(task, self._slots.limits.images)
 
     def cancel(self, command_id: CommandId, error: ErrorBody) -> bool:
         """End a task; False when there is none of that id."""

@@ -14,7 +14,9 @@ from skulkd.core.meters import QUEUE_BOUNDS_S, Histogram
 from skulkd.worker.slot_queue import MAX_QUEUED, Admit, SlotQueue
 from skulkd.worker.token_budget import (
     DEFAULT_MAX_OUTPUT_TOKENS,
+    UNKNOWN_IMAGES,
     UNMEASURED,
+    ImageSize,
     TemplateSize,
     TokenBudget,
     bounded_budget,
@@ -35,6 +37,8 @@ class SlotLimits:
     default_max_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
     template: TemplateSize = UNMEASURED
     """Of the model; a large guess makes fewer requests run at a time, never too many."""
+    images: ImageSize = UNKNOWN_IMAGES
+    """Of the model; a large guess, as for the template."""
     text_tokens: int = TEXT_TOKENS
     """The longest text that is made a vector."""
     max_queued: int = MAX_QUEUED
@@ -187,7 +191,7 @@ class Slots:
 
     async def _budget(self, task: ChatTask) -> tuple[TokenBudget, bool]:
         limits = self._limits
-        bounded = bounded_budget(task, limits.default_max_tokens, limits.template)
+        bounded = bounded_budget(task, limits.default_max_tokens, limits.template, limits.images)
         if bounded.reserved_tokens <= limits.context_tokens:
             return bounded, False
         return await self._counted(task), True
@@ -248,6 +252,7 @@ class Slots:
             prompt_tokens,
             window_tokens=limits.context_tokens,
             default_max_tokens=limits.default_max_tokens,
+            images=limits.images,
         )
 
     def _pump(self) -> None:

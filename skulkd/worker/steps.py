@@ -7,10 +7,10 @@ They know no lifecycle; `supervisor` turns what they say into inputs of the mach
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, final, get_args
+from typing import Final, NamedTuple, Protocol, final, get_args
 
 from engines.base import Endpoint, EngineClient, EngineStatistics
-from protocol.cards import Compute, ModelCard
+from protocol.cards import Compute, EngineName, ModelCard
 from protocol.clock import Clock
 from protocol.data_frames import Failed, Finished
 from protocol.errors import EngineError, RunnerError, SkulkError, StoreError, error_of
@@ -18,6 +18,7 @@ from protocol.ids import CommandId, ModelId
 from protocol.nodes import EngineFacts
 from protocol.placements import Plan
 from protocol.tasks import ChatMessage, ChatTask
+from skulkd.core.model_capabilities import sees
 from skulkd.runtime.tasks import run_blocking, sleep
 from skulkd.worker.launchers.base import EngineProcess, ProcessUsage
 from skulkd.worker.token_budget import UNMEASURED, TemplateSize, template_size
@@ -43,6 +44,11 @@ class Artifact(Protocol):
     @property
     def entry(self) -> Path:
         """The file that the engine is given."""
+        ...
+
+    @property
+    def projector(self) -> Path | None:
+        """What makes images readable to the model."""
         ...
 
     @property
@@ -82,14 +88,21 @@ def needs_files(card: ModelCard) -> bool:
     return card.source is not None or card.scripted is None
 
 
-async def find_entry(store: ArtifactStore, card: ModelCard) -> Path:
-    """Find the file that the engine is given.
+class EngineFiles(NamedTuple):
+    """What an engine is given of a model's files."""
+
+    entry: Path
+    projector: Path | None = None
+
+
+async def find_files(store: ArtifactStore, card: ModelCard, engine: EngineName) -> EngineFiles:
+    """Find the files that the engine is given.
 
     Raises:
         StoreError: `store.incomplete`.
     """
     if not needs_files(card):
-        return NO_FILE
+        return EngineFiles(NO_FILE)
     artifact = await run_blocking(store.locate, card)
     if artifact is None:
         raise StoreError(
@@ -97,7 +110,17 @@ async def find_entry(store: ArtifactStore, card: ModelCard) -> Path:
             f"the files of {card.model_id} are no longer as they were when they were verified",
             remediation=f"Fetch them again: `skulk models pull {card.model_id}`.",
         )
-    return artifact.entry
+    if not sees(card, engine) or card.scripted is not None:
+        return EngineFiles(artifact.entry)
+    if artifact.projector is None:
+        named = card.vision.projector_file if card.vision is not None else None
+        raise StoreError(
+            "store.incomplete",
+            f"the card of {card.model_id} has images shown through {named}, which is not among "
+            "its files",
+            remediation="Correct `projector_file` in the card, or leave its [vision] table out.",
+        )
+    return EngineFiles(artifact.entry, artifact.projector)
 
 
 def compute_of(plan: Plan) -> Compute:

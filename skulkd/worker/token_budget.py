@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import RequestError
-from protocol.tasks import ChatMessage, ChatTask
+from protocol.tasks import ChatMessage, ChatTask, TaskImage, images_of
 
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 4096
 TOOLS_TOKENS: Final = 1024
@@ -31,6 +31,46 @@ class TemplateSize:
 
 
 UNMEASURED: Final = TemplateSize()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSize:
+    """How many tokens an image is, at most: no engine counts them beforehand.
+
+    A model looks at patches of 28 pixels square, within bounds of its own; the defaults are for a
+    family that nobody knows.
+    """
+
+    least_tokens: int = 4096
+    most_tokens: int = 4096
+
+    def tokens(self, image: TaskImage) -> int:
+        """Bound one image, with the marks around it."""
+        patches = -(-image.width_px // _PATCH_PX) * -(-image.height_px // _PATCH_PX)
+        return _IMAGE_MARKS_TOKENS + max(self.least_tokens, min(self.most_tokens, patches))
+
+
+UNKNOWN_IMAGES: Final = ImageSize()
+_PATCH_PX: Final = 28
+_IMAGE_MARKS_TOKENS: Final = 8
+_IMAGE_SIZES: Final = {
+    "gemma": ImageSize(least_tokens=280, most_tokens=280),  # one size: every image is scaled to it
+    "qwen": ImageSize(least_tokens=64, most_tokens=4096),  # as large as it is, within bounds
+}
+"""By what the names of families begin with."""
+
+
+def image_size(family: str | None) -> ImageSize:
+    """Give what is known of a family of models."""
+    for name, size in _IMAGE_SIZES.items():
+        if (family or "").startswith(name):
+            return size
+    return UNKNOWN_IMAGES
+
+
+def image_tokens(task: ChatTask, size: ImageSize) -> int:
+    """Bound all images of a task."""
+    return sum(map(size.tokens, images_of(task)))
 
 
 def template_size(one_message_tokens: int, three_messages_tokens: int) -> TemplateSize:
@@ -78,33 +118,48 @@ def wanted_tokens(task: ChatTask, default_max_tokens: int) -> int:
     return default_max_tokens if task.max_tokens is None else task.max_tokens
 
 
-def bounded_budget(task: ChatTask, default_max_tokens: int, template: TemplateSize) -> TokenBudget:
+def bounded_budget(
+    task: ChatTask,
+    default_max_tokens: int,
+    template: TemplateSize,
+    images: ImageSize = UNKNOWN_IMAGES,
+) -> TokenBudget:
     """Give the budget of a task by its bound; it fits, or the prompt has to be counted."""
     return TokenBudget(
-        prompt_tokens=prompt_bound_tokens(task, template),
+        prompt_tokens=prompt_bound_tokens(task, template) + image_tokens(task, images),
         max_tokens=wanted_tokens(task, default_max_tokens),
     )
 
 
 def counted_budget(
-    task: ChatTask, prompt_tokens: int, *, window_tokens: int, default_max_tokens: int
+    task: ChatTask,
+    prompt_tokens: int,
+    *,
+    window_tokens: int,
+    default_max_tokens: int,
+    images: ImageSize = UNKNOWN_IMAGES,
 ) -> TokenBudget:
     """Give the budget of a task whose prompt was counted; the answer is cut to the window.
+
+    Images are only estimated. So they take their part of the pool, but refuse nothing: the engine
+    counts them before it begins, and its refusal has the true numbers.
 
     Raises:
         RequestError: `request.context_length_exceeded` when no token is left for the answer.
     """
     left = window_tokens - prompt_tokens
     if left < 1:
+        beside = " beside its images" if images_of(task) else ""
         raise RequestError(
             "request.context_length_exceeded",
-            f"the prompt has {prompt_tokens} tokens and the context window {window_tokens}, so "
-            "nothing is left for an answer",
+            f"the prompt has {prompt_tokens} tokens{beside} and the context window "
+            f"{window_tokens}, so nothing is left for an answer",
             remediation="Shorten the prompt, or place the model with a larger --context.",
             details={"prompt_tokens": prompt_tokens, "context_tokens": window_tokens},
         )
     max_tokens = min(left, wanted_tokens(task, default_max_tokens))
-    return TokenBudget(prompt_tokens=prompt_tokens, max_tokens=max_tokens)
+    in_all = min(prompt_tokens + image_tokens(task, images), window_tokens - max_tokens)
+    return TokenBudget(prompt_tokens=in_all, max_tokens=max_tokens)
 
 
 def _message_bytes(message: ChatMessage) -> int:

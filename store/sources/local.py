@@ -24,11 +24,12 @@ def in_place(model_id: ModelId, source: LocalSource, *, now_ms: int) -> Manifest
     first = LocalPart(
         path=source.path, size_bytes=source.size_bytes, modified_ns=source.modified_ns
     )
+    last = () if source.projector is None else (source.projector,)
     return Manifest(
         model_id=model_id,
         source="this machine, in place",
         entry=source.path,
-        files=tuple(_look_at(part) for part in (first, *source.further_parts)),
+        files=tuple(_look_at(part) for part in (first, *source.further_parts, *last)),
         verified_at_ms=now_ms,
     )
 

@@ -172,6 +172,8 @@ def agreed_files(
             return expected
         case LocalSource() as source:
             sizes = [source.size_bytes, *(part.size_bytes for part in source.further_parts)]
+            if source.projector is not None:
+                sizes.append(source.projector.size_bytes)
             if [file.size_bytes for file in offered] != sizes:
                 raise _not_the_cards(card, node_id)
             names = part_names(source)

@@ -44,6 +44,7 @@ from protocol.state import ClusterState
 from protocol.tasks import ChatTask, VectorTask
 from skulkd.api.cancels import CancelHere, Cancels
 from skulkd.api.dependencies import ApiDependencies, NodeFace
+from skulkd.api.image_fetch import RemoteImages
 from skulkd.api.request_meters import RequestMeters
 from skulkd.api.sse import StreamLimits
 from skulkd.api.streams import KeepLimits
@@ -466,6 +467,7 @@ class FakeDaemon:
         self.logs = FakeLogs()
         self.admin = FakeAdmin()
         self.peers = FakePeers()
+        self.images = RemoteImages()
         self.allowed_hosts: tuple[str, ...] = ()
         self.allowed_origins: tuple[str, ...] | None = None
         self.max_concurrent_requests = 64
@@ -497,6 +499,7 @@ class FakeDaemon:
             admin=self.admin,
             peers=self.peers,
             random=random.Random(7),  # ruff: ignore[suspicious-non-cryptographic-random-usage] - seeded
+            images=self.images,
             allowed_hosts=self.allowed_hosts,
             allowed_origins=self.allowed_origins,
             max_concurrent_requests=self.max_concurrent_requests,

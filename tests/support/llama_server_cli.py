@@ -39,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
         flags.add_argument(name, action="store_true", required=True)
     flags.add_argument("--embeddings", action="store_true")
     flags.add_argument("--pooling", choices=("none", "mean", "cls", "last", "rank"))
+    flags.add_argument("--mmproj", default="")
+    flags.add_argument("--no-mmproj-offload", action="store_true")
     flags.add_argument("--batch-size", type=int)
     flags.add_argument("--ubatch-size", type=int, default=512)
     return flags
@@ -64,6 +66,7 @@ def main(arguments: list[str]) -> None:
         n_gpu_layers=given.n_gpu_layers,
         embeddings=pooling if given.embeddings else "off",
         text_tokens=given.ubatch_size,
+        projector_path=given.mmproj,
     )
     from engines.llama_server import hosted  # a test process must not load the library
 

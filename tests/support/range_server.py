@@ -38,6 +38,8 @@ class Origin:
     requests: list[str | None] = field(default_factory=list[str | None])
     """The Range header of each request, in order."""
     url: str = ""
+    base: str = ""
+    """The same without a path: `http://127.0.0.1:PORT`."""
     released: threading.Event = field(default_factory=threading.Event)
 
 
@@ -127,5 +129,5 @@ def serving(origin: Origin) -> Generator[Origin]:
 
     Handler.origin = origin
     with serving_by(Handler, origin.released) as url:
-        origin.url = f"{url}/file.whl"
+        origin.base, origin.url = url, f"{url}/file.whl"
         yield origin

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from protocol.cards import ModelTask, ScriptedSection, ToolingSection
+from protocol.cards import ModelTask, ScriptedSection, ToolingSection, VisionSection
 from store.cards import to_toml
 from tests.support.builders import a_scripted_card
 
@@ -21,6 +21,7 @@ def add_scripted_model(
     family: str | None = None,
     tasks: tuple[ModelTask, ...] = ("TextGeneration",),
     hidden_size: int = 1,
+    sees: bool = False,
     **script: object,
 ) -> str:
     """Write the card of a scripted model, over an earlier one of that id; gives the id.
@@ -33,6 +34,7 @@ def add_scripted_model(
         family: Of models; one that has any takes tools.
         tasks: What the model does.
         hidden_size: How many numbers its embeddings have.
+        sees: Whether it takes images.
         script: Fields of `protocol.cards.ScriptedSection`.
     """
     card = a_scripted_card(
@@ -42,6 +44,8 @@ def add_scripted_model(
         scripted=ScriptedSection.model_validate(script),
     )
     card = card.model_copy(update={"tasks": tasks, "hidden_size": hidden_size})
+    if sees:
+        card = card.model_copy(update={"vision": VisionSection()})
     if family is not None:
         tooling = ToolingSection(supports_tool_calling=True)
         card = card.model_copy(update={"family": family, "tooling": tooling})

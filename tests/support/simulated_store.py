@@ -47,6 +47,7 @@ class SimulatedArtifact:
 
     entry: Path
     size_bytes: int
+    projector: Path | None = None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,14 @@ from itertools import starmap
 from typing import Any, Final, Literal, cast, final
 
 from protocol.ids import CommandId
-from protocol.tasks import ChatMessage, ChatTask, Sampling, ToolCall, ToolDefinition
+from protocol.tasks import (
+    ChatMessage,
+    ChatTask,
+    Sampling,
+    TaskImage,
+    ToolCall,
+    ToolDefinition,
+)
 from skulkd.api.dialects.anthropic_output import MessageAnswer, MessageStream
 from skulkd.api.dialects.fields import (
     MAX_TOKENS,
@@ -29,6 +36,7 @@ from skulkd.api.dialects.fields import (
     wrong,
 )
 from skulkd.api.dialects.framing import SSE, Framing
+from skulkd.api.dialects.pictures import ContentWriter, Pictures
 
 _EFFORTS: Final = frozenset({"low", "medium", "high", "xhigh", "max"})
 _THINKING: Final = frozenset({"enabled", "adaptive", "disabled"})
@@ -74,8 +82,15 @@ class AnthropicCall:
         return MessageAnswer(command_id=self.task.command_id, model_id=self.task.model_id)
 
 
-def parse_messages(body: Fields, *, command_id: CommandId) -> AnthropicCall:
+def parse_messages(
+    body: Fields, *, command_id: CommandId, pictures: Pictures | None = None
+) -> AnthropicCall:
     """Read a request.
+
+    Args:
+        body: The request.
+        command_id: Its id.
+        pictures: Reads its images; without one, those that it holds itself.
 
     Raises:
         RequestError: `request.invalid`, `request.unsupported_field` or, for what cannot be the id
@@ -89,7 +104,7 @@ def parse_messages(body: Fields, *, command_id: CommandId) -> AnthropicCall:
     task = ChatTask(
         command_id=command_id,
         model_id=model_id,
-        messages=_conversation(body),
+        messages=_conversation(body, pictures or Pictures()),
         sampling=Sampling(
             temperature=read_number(body, "temperature", 0, 100),
             top_p=_top_p(body),
@@ -107,13 +122,16 @@ def parse_messages(body: Fields, *, command_id: CommandId) -> AnthropicCall:
     return AnthropicCall(task=task)
 
 
-def parse_prompt(body: Fields, *, command_id: CommandId) -> AnthropicCall:
+def parse_prompt(
+    body: Fields, *, command_id: CommandId, pictures: Pictures | None = None
+) -> AnthropicCall:
     """Read a request whose prompt alone counts: nothing is to be generated.
 
     Raises:
         RequestError: As of `parse_messages`.
     """
-    return parse_messages({**body, "max_tokens": 1, "stream": False}, command_id=command_id)
+    whole = {**body, "max_tokens": 1, "stream": False}
+    return parse_messages(whole, command_id=command_id, pictures=pictures)
 
 
 def _top_p(body: Fields) -> float | None:
@@ -154,7 +172,7 @@ def _type(fields: Fields) -> str:
 # ---- Messages ------------------------------------------------------------------------------
 
 
-def _conversation(body: Fields) -> tuple[ChatMessage, ...]:
+def _conversation(body: Fields, pictures: Pictures) -> tuple[ChatMessage, ...]:
     """All turns, with the system's texts as one message at the front, where templates have it."""
     instructions = [_text_of(body.get("system"), "system")]
     turns: list[ChatMessage] = []
@@ -167,7 +185,7 @@ def _conversation(body: Fields) -> tuple[ChatMessage, ...]:
             case "system":
                 instructions.append(_text_of(message.get("content"), f"{place}.content"))
             case "user":
-                turns += _user_turns(message.get("content"), f"{place}.content")
+                turns += _user_turns(message.get("content"), f"{place}.content", pictures)
             case "assistant":
                 turns.append(_assistant_turn(message.get("content"), f"{place}.content"))
             case role:
@@ -203,8 +221,8 @@ def _text(block: Fields, place: str) -> str:
     if kind in {"image", "document"}:
         unsupported(
             place,
-            f"is {'an image' if kind == 'image' else 'a document'}, and the model takes text here",
-            "Send text.",
+            f"is {'an image' if kind == 'image' else 'a document'}, and here only text is read",
+            "Put images into a user's turn, and send the text of documents.",
         )
     text = block.get("text")
     if kind != "text" or not isinstance(text, str):
@@ -212,27 +230,55 @@ def _text(block: Fields, place: str) -> str:
     return text
 
 
-def _user_turns(value: object, place: str) -> list[ChatMessage]:
+def _add(said: ContentWriter, block: Fields, place: str, pictures: Pictures) -> None:
+    """Add what a user, or a tool, says or shows."""
+    if _type(block) == "image":
+        said.add_image(_image(block, place, pictures))
+    else:
+        said.add_text(_text(block, place))
+
+
+def _image(block: Fields, place: str, pictures: Pictures) -> TaskImage:
+    found: object = block.get("source")
+    source: Fields = cast("Fields", found) if isinstance(found, dict) else {}
+    kind = _type(source)
+    if kind == "base64":
+        return pictures.in_base64(source.get("data"), place)
+    if kind == "file":
+        pictures.refuse_file(place)
+    if kind != "url":
+        pictures.check_sight(place)
+        wrong(f"{place}.source.type", "base64 or url", source.get("type"))
+    return pictures.at_url(source.get("url"), place)
+
+
+def _user_turns(value: object, place: str, pictures: Pictures) -> list[ChatMessage]:
     """Results of tools are turns of their own, before the user's words."""
     results: list[ChatMessage] = []
-    texts: list[str] = []
+    said = ContentWriter()
     for index, block in enumerate(_blocks(value, place)):
         at = f"{place}[{index}]"
         if _type(block) == "tool_result":
-            results.append(_tool_result(block, at))
+            results.append(_tool_result(block, at, pictures))
         else:
-            texts.append(_text(block, at))
-    if texts or not results:
-        results.append(ChatMessage(role="user", content="\n".join(texts)))
+            _add(said, block, at, pictures)
+    content = said.content()
+    if not said.is_empty or not results:
+        results.append(ChatMessage(role="user", content=content.text, images=content.images))
     return results
 
 
-def _tool_result(block: Fields, place: str) -> ChatMessage:
+def _tool_result(block: Fields, place: str, pictures: Pictures) -> ChatMessage:
     call_id = short_name(block.get("tool_use_id"), f"{place}.tool_use_id")
-    text = _text_of(block.get("content"), f"{place}.content")
+    told = ContentWriter()
     if block.get("is_error") is True:
-        text = _FAILED + text
-    return ChatMessage(role="tool", content=text, tool_call_id=call_id)
+        told.add_text(_FAILED, is_whole=False)
+    content = block.get("content")
+    blocks = [] if content is None else _blocks(content, f"{place}.content")
+    for index, item in enumerate(blocks):
+        _add(told, item, f"{place}.content[{index}]", pictures)
+    text, images = told.content()
+    return ChatMessage(role="tool", content=text, images=images, tool_call_id=call_id)
 
 
 def _assistant_turn(value: object, place: str) -> ChatMessage:

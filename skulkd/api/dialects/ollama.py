@@ -20,6 +20,7 @@ from protocol.tasks import (
     ChatTask,
     ResponseFormat,
     Sampling,
+    TaskImage,
     ToolCall,
 )
 from skulkd.api.dialects.fields import (
@@ -33,6 +34,7 @@ from skulkd.api.dialects.fields import (
     read_integer,
     read_number,
     read_text,
+    refuse,
     short_name,
     stop_texts,
     unsupported,
@@ -41,6 +43,7 @@ from skulkd.api.dialects.fields import (
 from skulkd.api.dialects.framing import NDJSON, Framing
 from skulkd.api.dialects.ollama_output import Kind, LineAnswer, Lines, LineStream
 from skulkd.api.dialects.openai_chat import MAX_TOP_LOGPROBS
+from skulkd.api.dialects.pictures import Pictures
 
 _ROLES: Final[dict[str, ChatRole]] = {
     "system": "system",
@@ -48,6 +51,7 @@ _ROLES: Final[dict[str, ChatRole]] = {
     "assistant": "assistant",
     "tool": "tool",
 }
+_SHOWN_TO: Final = frozenset({"user", "tool"})
 _EFFORTS: Final = ("low", "medium", "high")
 _NEUTRAL: Final[dict[str, tuple[float, ...]]] = {
     "mirostat": (0,),
@@ -127,35 +131,45 @@ def parse_idle(body: Fields, field: Literal["messages", "prompt", "input"]) -> I
     Raises:
         RequestError: As of `parse_chat`.
     """
-    if body.get(field) not in (None, [], ""):
+    if body.get(field) not in (None, [], "") or body.get("images"):
         return None
     return IdleCall(model_id=model_id_of(body), unloads=ends_at_once(body.get("keep_alive")))
 
 
-def parse_chat(body: Fields, *, command_id: CommandId) -> OllamaCall:
+def parse_chat(
+    body: Fields, *, command_id: CommandId, pictures: Pictures | None = None
+) -> OllamaCall:
     """Read a request of `/api/chat`.
+
+    Args:
+        body: The request.
+        command_id: Its id.
+        pictures: Reads its images; without one, those that it holds itself.
 
     Raises:
         RequestError: `request.invalid`, `request.unsupported_field` or, for what cannot be the id
             of any model, `request.model_not_found`; `details["param"]` names the field.
     """
     messages = listed_messages(body.get("messages"))
+    shown = pictures or Pictures()
     return _call(
         "chat",
         body,
         command_id,
-        _linked(_message(item, f"messages[{index}]") for index, item in enumerate(messages)),
+        _linked(_message(item, f"messages[{index}]", shown) for index, item in enumerate(messages)),
     )
 
 
-def parse_generate(body: Fields, *, command_id: CommandId) -> OllamaCall:
+def parse_generate(
+    body: Fields, *, command_id: CommandId, pictures: Pictures | None = None
+) -> OllamaCall:
     """Read a request of `/api/generate`: one turn, or with `raw` a text to go on with as it is.
 
     Raises:
         RequestError: As of `parse_chat`.
     """
     _refuse_other_prompts(body)
-    _refuse_images(body.get("images"), "images")
+    images = _images(body.get("images"), "images", pictures or Pictures())
     prompt = read_text(body, "prompt")
     if not prompt:
         wrong("prompt", "a string", prompt)
@@ -165,8 +179,10 @@ def parse_generate(body: Fields, *, command_id: CommandId) -> OllamaCall:
             unsupported("system", "has no place in a `raw` prompt", "Write it into the prompt.")
         if body.get("format"):
             unsupported("format", "is served for turns, not for a `raw` prompt", "Leave one out.")
+        if images:
+            unsupported("images", "are shown in turns, not in a `raw` prompt", "Leave one out.")
         return _call("generate", body, command_id, prompt=prompt)
-    turns = [ChatMessage(role="user", content=prompt)]
+    turns = [ChatMessage(role="user", content=prompt, images=images)]
     if system:
         turns.insert(0, ChatMessage(role="system", content=system))
     return _call("generate", body, command_id, tuple(turns))
@@ -315,17 +331,19 @@ def _refuse_other_prompts(body: Fields) -> None:
         )
 
 
-def _refuse_images(value: object, place: str) -> None:
+def _images(value: object, place: str, pictures: Pictures) -> tuple[TaskImage, ...]:
+    """Read the images of a turn; they stand before its text."""
     if value is None or value == []:
-        return
+        return ()
     if not isinstance(value, list):
         wrong(place, "an array", value)
-    unsupported(
-        place, "has an image, and the model has no vision here: it takes text", "Send text."
+    listed = cast("list[object]", value)
+    return tuple(
+        pictures.in_base64_or_url(item, f"{place}[{index}]") for index, item in enumerate(listed)
     )
 
 
-def _message(value: object, place: str) -> ChatMessage:
+def _message(value: object, place: str, pictures: Pictures) -> ChatMessage:
     if not isinstance(value, dict):
         wrong(place, "an object", value)
     message = cast("Fields", value)
@@ -336,13 +354,16 @@ def _message(value: object, place: str) -> ChatMessage:
     content = message.get("content")
     if content is not None and not isinstance(content, str):
         wrong(f"{place}.content", "a string", content)
-    _refuse_images(message.get("images"), f"{place}.images")
+    images = _images(message.get("images"), f"{place}.images", pictures)
+    if images and role not in _SHOWN_TO:
+        refuse(f"{place}.images", f"are in a turn of the {role}", "Put them into a user's turn.")
     thinking = message.get("thinking")
     name = message.get("tool_name")
     call_id = message.get("tool_call_id")
     return ChatMessage(
         role=role,
         content=content or "",
+        images=images,
         reasoning=thinking if isinstance(thinking, str) and thinking else None,
         tool_calls=_tool_calls(message.get("tool_calls"), place) if role == "assistant" else (),
         tool_call_id=call_id if isinstance(call_id, str) and call_id else None,

@@ -28,6 +28,7 @@ from skulkd.api.dialects.fields import (
     read_flag,
     read_integer,
     read_text,
+    refuse,
     short_name,
     unsupported,
     wrong,
@@ -41,6 +42,8 @@ from skulkd.api.dialects.openai_generation import (
     read_sampling,
     read_stop,
 )
+from skulkd.api.dialects.openai_images import image_part
+from skulkd.api.dialects.pictures import Content, ContentWriter, Pictures
 from skulkd.api.dialects.turns import in_turns
 
 MAX_TOP_LOGPROBS: Final = 20
@@ -55,6 +58,8 @@ _ROLES: Final[dict[str, ChatRole]] = {
 }
 _TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text"})
 _IMAGE_PARTS: Final = frozenset({"image_url", "input_image", "image"})
+_SHOWN_TO: Final = frozenset({"user", "tool"})
+_MOVE_IT: Final = "Put the image into a user's turn."
 
 
 @final
@@ -110,8 +115,15 @@ class OpenAiCall:
         return ChatAnswer(head_of(self.task, created_s), n_choices=len(self.tasks))
 
 
-def parse_chat(body: Fields, *, command_id: CommandId) -> OpenAiCall:
+def parse_chat(
+    body: Fields, *, command_id: CommandId, pictures: Pictures | None = None
+) -> OpenAiCall:
     """Read a request.
+
+    Args:
+        body: The request.
+        command_id: Its id.
+        pictures: Reads its images; without one, those that it holds itself.
 
     Raises:
         RequestError: `request.invalid`, `request.unsupported_field` or, for what cannot be the id
@@ -124,7 +136,7 @@ def parse_chat(body: Fields, *, command_id: CommandId) -> OpenAiCall:
     task = ChatTask(
         command_id=command_id,
         model_id=model_id,
-        messages=_messages(body.get("messages")),
+        messages=_messages(body.get("messages"), pictures or Pictures()),
         sampling=read_sampling(body),
         max_tokens=_max_tokens(body),
         stop=read_stop(body),
@@ -179,14 +191,14 @@ def _logprobs(body: Fields) -> int | None:
 # ---- Messages ------------------------------------------------------------------------------
 
 
-def _messages(value: object) -> tuple[ChatMessage, ...]:
+def _messages(value: object, pictures: Pictures) -> tuple[ChatMessage, ...]:
     listed = listed_messages(value)
     return in_turns(
-        tuple(_message(item, f"messages[{index}]") for index, item in enumerate(listed))
+        tuple(_message(item, f"messages[{index}]", pictures) for index, item in enumerate(listed))
     )
 
 
-def _message(value: object, place: str) -> ChatMessage:
+def _message(value: object, place: str, pictures: Pictures) -> ChatMessage:
     if not isinstance(value, dict):
         wrong(place, "an object", value)
     message = cast("Fields", value)
@@ -198,12 +210,16 @@ def _message(value: object, place: str) -> ChatMessage:
     content = message.get("content")
     if content is None and role != "assistant":
         wrong(f"{place}.content", "a string or an array of parts", content)
+    said = _content(content, f"{place}.content", pictures)
+    if said.images and role not in _SHOWN_TO:
+        refuse(f"{place}.content", f"has an image in a turn of the {role}", _MOVE_IT)
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     call_id = message.get("tool_call_id")
     name = message.get("name")
     return ChatMessage(
         role=role,
-        content=_content(content, f"{place}.content"),
+        content=said.text,
+        images=said.images,
         reasoning=reasoning if isinstance(reasoning, str) else None,
         tool_calls=calls,
         tool_call_id=call_id if isinstance(call_id, str) else None,
@@ -211,20 +227,23 @@ def _message(value: object, place: str) -> ChatMessage:
     )
 
 
-def _content(value: object, place: str) -> str:
+def _content(value: object, place: str, pictures: Pictures) -> Content:
     if value is None:
-        return ""
+        return Content("")
     if isinstance(value, str):
-        return value
+        return Content(value)
     if not isinstance(value, list):
         wrong(place, "a string or an array of parts", value)
-    parts = cast("list[object]", value)
-    return "\n".join(_part(part, f"{place}[{index}]") for index, part in enumerate(parts))
+    parts = ContentWriter()
+    for index, part in enumerate(cast("list[object]", value)):
+        _add_part(parts, part, f"{place}[{index}]", pictures)
+    return parts.content()
 
 
-def _part(value: object, place: str) -> str:
+def _add_part(parts: ContentWriter, value: object, place: str, pictures: Pictures) -> None:
     if isinstance(value, str):
-        return value
+        parts.add_text(value)
+        return
     if not isinstance(value, dict):
         wrong(place, "an object with a `type`", value)
     part = cast("Fields", value)
@@ -232,15 +251,14 @@ def _part(value: object, place: str) -> str:
     if isinstance(kind, list | dict):
         wrong(f"{place}.type", "a string", cast("object", kind))
     if kind in _IMAGE_PARTS:
-        unsupported(
-            place, "is an image, and the model has no vision here: it takes text", "Send text."
-        )
+        parts.add_image(image_part(part, place, pictures))
+        return
     text = part.get("refusal") if kind == "refusal" else part.get("text")
     if kind not in _TEXT_PARTS and kind != "refusal":
         unsupported(f"{place}.type", "is not a kind of part that is served", "Send text parts.")
     if not isinstance(text, str):
         wrong(f"{place}.text", "a string", text)
-    return text
+    parts.add_text(text)
 
 
 def _tool_calls(value: object, place: str) -> tuple[ToolCall, ...]:

@@ -29,6 +29,7 @@ from skulkd.api.dialects.openai_choices import (
 )
 from skulkd.api.dialects.openai_completions_output import CompletionAnswer, CompletionStream
 from skulkd.api.dialects.openai_generation import read_include_usage, read_sampling, read_stop
+from skulkd.api.dialects.pictures import Pictures
 
 MAX_LOGPROBS: Final = 20
 """As many alternatives as chats have; OpenAI gives at most 5 here."""
@@ -98,13 +99,21 @@ class CompletionCall:
         return task.prompt or "" if self.echo else ""
 
 
-def parse_completion(body: Fields, *, command_id: CommandId) -> CompletionCall:
+def parse_completion(
+    body: Fields, *, command_id: CommandId, pictures: Pictures | None = None
+) -> CompletionCall:
     """Read a request.
+
+    Args:
+        body: The request.
+        command_id: Its id.
+        pictures: A text has none.
 
     Raises:
         RequestError: `request.invalid`, `request.unsupported_field` or, for what cannot be the id
             of any model, `request.model_not_found`; `details["param"]` names the field.
     """
+    del pictures
     model_id = model_id_of(body)
     n = read_n(body)
     prompts = _prompts(body.get("prompt"), n)

@@ -34,6 +34,7 @@ from skulkd.api.dialects.openai_responses_output import (
     ResponseHead,
     ResponseStream,
 )
+from skulkd.api.dialects.pictures import Pictures
 
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh"})
 _SUMMARIES: Final = frozenset({"auto", "concise", "detailed"})
@@ -104,8 +105,15 @@ class ResponsesCall:
         )
 
 
-def parse_responses(body: Fields, *, command_id: CommandId) -> ResponsesCall:
+def parse_responses(
+    body: Fields, *, command_id: CommandId, pictures: Pictures | None = None
+) -> ResponsesCall:
     """Read a request.
+
+    Args:
+        body: The request.
+        command_id: Its id.
+        pictures: Reads its images; without one, those that it holds itself.
 
     Raises:
         RequestError: `request.invalid`, `request.unsupported_field` or, for what cannot be the id
@@ -115,7 +123,9 @@ def parse_responses(body: Fields, *, command_id: CommandId) -> ResponsesCall:
     _refuse_unsupported(body)
     offer = _Offer(body)
     include = _include(body.get("include"))
-    conversation = Conversation(read_text(body, "instructions") or "", offer.left_out.append)
+    conversation = Conversation(
+        read_text(body, "instructions") or "", offer.left_out.append, pictures or Pictures()
+    )
     task = ChatTask(
         command_id=command_id,
         model_id=model_id,

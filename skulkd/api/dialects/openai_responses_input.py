@@ -18,7 +18,10 @@ from skulkd.api.dialects.fields import (
     unsupported,
     wrong,
 )
+from skulkd.api.dialects.openai_images import image_part
 from skulkd.api.dialects.openai_responses_output import SEAL
+from skulkd.api.dialects.pictures import Content, ContentWriter, Pictures
+from skulkd.api.dialects.turns import joined_content
 
 _TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text", "summary_text"})
 _PASSED_OVER: Final = frozenset({
@@ -50,10 +53,14 @@ class Conversation:
     Args:
         instructions: Of the request; "" for none.
         on_passed_over: Told the type of an item that no model here could read.
+        pictures: Reads its images.
     """
 
-    def __init__(self, instructions: str, on_passed_over: Callable[[str], None]) -> None:
+    def __init__(
+        self, instructions: str, on_passed_over: Callable[[str], None], pictures: Pictures
+    ) -> None:
         self._system = [instructions]
+        self._pictures = pictures
         self._on_passed_over = on_passed_over
         self._turns: list[ChatMessage] = []
         self._thoughts: list[str] = []
@@ -119,23 +126,26 @@ class Conversation:
                 )
 
     def _message(self, item: Fields, place: str) -> None:
-        text = _content(item.get("content"), f"{place}.content")
+        at = f"{place}.content"
+        said = _content(item.get("content"), at, self._pictures)
         match item.get("role"):
             case "system" | "developer":
-                self._system.append(text)
+                self._system.append(_text_alone(said, at))
             case "user":
                 self._end_turn()
-                self._turns.append(ChatMessage(role="user", content=text))
+                self._turns.append(ChatMessage(role="user", content=said.text, images=said.images))
             case "assistant":
-                self._texts.append(text)
+                self._texts.append(_text_alone(said, at))
             case role:
                 wrong(f"{place}.role", "user, assistant, system or developer", role)
 
     def _result(self, item: Fields, place: str) -> None:
         self._end_turn()
         call_id = short_name(item.get("call_id"), f"{place}.call_id")
-        text = _content(item.get("output"), f"{place}.output")
-        self._turns.append(ChatMessage(role="tool", content=text, tool_call_id=call_id))
+        told = _content(item.get("output"), f"{place}.output", self._pictures)
+        self._turns.append(
+            ChatMessage(role="tool", content=told.text, images=told.images, tool_call_id=call_id)
+        )
 
     def _end_turn(self) -> None:
         """Make one turn of what the assistant did; thoughts that led to nothing are none."""
@@ -155,29 +165,31 @@ def _joined(turns: list[ChatMessage]) -> Iterator[ChatMessage]:
     """Make one turn of what a user says in one go: some templates demand that turns alternate."""
     for is_user, group in groupby(turns, key=lambda turn: turn.role == "user"):
         if is_user:
-            yield ChatMessage(role="user", content="\n\n".join(turn.content for turn in group))
+            said = list(group)
+            yield said[0].changed(joined_content(said)) if len(said) > 1 else said[0]
         else:
             yield from group
 
 
-def _content(value: object, place: str) -> str:
+def _content(value: object, place: str, pictures: Pictures) -> Content:
     if isinstance(value, str):
-        return value
+        return Content(value)
     if not isinstance(value, list):
         wrong(place, "a string or an array of parts", value)
-    parts = cast("list[object]", value)
-    return "\n".join(_part(part, f"{place}[{index}]") for index, part in enumerate(parts))
+    parts = ContentWriter()
+    for index, part in enumerate(cast("list[object]", value)):
+        _add_part(parts, part, f"{place}[{index}]", pictures)
+    return parts.content()
 
 
-def _part(value: object, place: str) -> str:
+def _add_part(parts: ContentWriter, value: object, place: str, pictures: Pictures) -> None:
     if not isinstance(value, dict):
         wrong(place, "an object with a `type`", value)
     part = cast("Fields", value)
     match part.get("type"):
         case "input_image" | "image_url" | "computer_screenshot":
-            unsupported(
-                place, "is an image, and the model has no vision here: it takes text", "Send text."
-            )
+            parts.add_image(image_part(part, place, pictures))
+            return
         case "input_file" | "input_audio":
             unsupported(place, "is a file, and the model takes text here", "Send its text.")
         case "refusal":
@@ -188,7 +200,13 @@ def _part(value: object, place: str) -> str:
             unsupported(f"{place}.type", "is not a kind of part that is served", "Send text parts.")
     if not isinstance(text, str):
         wrong(f"{place}.text", "a string", text)
-    return text
+    parts.add_text(text)
+
+
+def _text_alone(said: Content, place: str) -> str:
+    if said.images:
+        refuse(place, "has an image in a turn that is no user's", "Put it into a user's turn.")
+    return said.text
 
 
 def _thoughts(item: Fields, place: str) -> list[str]:

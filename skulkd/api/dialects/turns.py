@@ -6,7 +6,7 @@ clients send instructions anywhere, and several messages in a row.
 
 from itertools import pairwise, starmap
 
-from protocol.tasks import ChatMessage
+from protocol.tasks import ChatMessage, TaskImage
 
 _BREAK = "\n\n"
 
@@ -47,6 +47,21 @@ def _belong(first: ChatMessage, second: ChatMessage) -> bool:
 def _joined(turn: list[ChatMessage]) -> ChatMessage:
     if len(turn) == 1:
         return turn[0]
-    content = _BREAK.join(message.content for message in turn if message.content)
     thoughts = _BREAK.join(message.reasoning for message in turn if message.reasoning)
-    return turn[0].model_copy(update={"content": content, "reasoning": thoughts or None})
+    return turn[0].model_copy(update={**joined_content(turn), "reasoning": thoughts or None})
+
+
+def joined_content(turns: list[ChatMessage]) -> dict[str, object]:
+    """Give the fields of one turn that says and shows what these do."""
+    texts: list[str] = []
+    images: list[TaskImage] = []
+    n_before = 0
+    for message in turns:
+        if not message.content and not message.images:
+            continue
+        if texts:
+            n_before += len(_BREAK)
+        images += [image.changed({"at": image.at + n_before}) for image in message.images]
+        texts.append(message.content)
+        n_before += len(message.content)
+    return {"content": _BREAK.join(texts), "images": tuple(images)}

@@ -1,6 +1,6 @@
 """Whether a node has a model's files or can get them, and how much it would have to fetch; pure."""
 
-from protocol.cards import LocalSource, PackageSource
+from protocol.cards import LocalSource, PackageSource, projector_bytes
 from protocol.ids import ModelId, NodeId
 from protocol.placements import Refusal
 from protocol.readings import Readings
@@ -48,7 +48,7 @@ def download_bytes_on(question: Question, node_id: NodeId) -> int:
         return 0
     if isinstance(card.source, PackageSource):
         return sum(file.size_bytes for file in card.source.files)
-    return card.storage_size.in_bytes
+    return card.storage_size.in_bytes + projector_bytes(card)
 
 
 def _has_peer(question: Question, node_id: NodeId) -> bool:

@@ -30,14 +30,17 @@ from protocol.cards import (
     EngineName,
     ModelCard,
     is_encoder,
+    projector_bytes,
     text_tokens,
 )
 from protocol.ids import NodeId
+from protocol.images import MAX_IMAGES_PIXELS
 from protocol.instances import Instance
 from protocol.nodes import Accelerator, EngineFacts, NodeFacts
 from protocol.placements import MemoryArithmetic, ShardAssignment
 from protocol.readings import NodeReading, Readings
 from protocol.state import ClusterState
+from skulkd.core.model_capabilities import sees
 
 Pool = Literal["ram", "vram", "unified"]
 
@@ -57,6 +60,7 @@ OVERHEAD_PERCENT: Final[dict[EngineName, int]] = {
 FALLBACK_HEAD_WIDTH: Final = 128
 """Assumed width of a key or value head when no header said it; the usual one today."""
 KV_ELEMENT_BYTES: Final = 2  # fp16
+_PIXEL_BYTES: Final = 3
 _NO_WINDOW: Final = 1 << 30
 _VOCABULARY_BYTES: Final = 2 * 4 * 152_064
 """Of a token in a batch for vectors: two rows of float32, of the largest usual vocabulary."""
@@ -125,12 +129,14 @@ def share_of(card: ModelCard, engine: EngineFacts, *, slots: int) -> Share:
     weights = card.storage_size.in_bytes
     if card.scripted is not None:
         weights = card.scripted.memory_bytes or weights
+    if sees(card, engine.engine):
+        weights += projector_bytes(card)
     per_token, fixed = _cache(card)
     floor = engine.overhead_bytes or _default_floor(engine.engine)
     proportional = weights * OVERHEAD_PERCENT[engine.engine] // 100
     return Share(
         weights_bytes=weights,
-        overhead_bytes=max(floor, proportional) + _batch_bytes(card),
+        overhead_bytes=max(floor, proportional) + _batch_bytes(card) + _image_bytes(card, engine),
         kv_bytes_per_token=per_token,
         kv_fixed_bytes=fixed * slots,
     )
@@ -144,6 +150,16 @@ def _batch_bytes(card: ModelCard) -> int:
     if is_encoder(card):
         return n_tokens * _LAYER_NUMBERS * 4 * card.hidden_size
     return n_tokens * _VOCABULARY_BYTES
+
+
+def _image_bytes(card: ModelCard, engine: EngineFacts) -> int:
+    """Give what it takes to look at images: one request's decoded, and the projector's buffers.
+
+    The buffers grow with an image's patches and the projector's width, as its weights do.
+    """
+    if card.scripted is not None or not sees(card, engine.engine):
+        return 0
+    return MAX_IMAGES_PIXELS * _PIXEL_BYTES + projector_bytes(card)
 
 
 def claims_by_node(state: ClusterState, readings: Readings) -> dict[NodeId, list[Claim]]:

@@ -5,13 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from protocol.cards import ArtifactFile, LocalSource
+from protocol.cards import ArtifactFile, LocalSource, projector_bytes
 from protocol.errors import StoreError
 from protocol.ids import Digest, ModelId
 from store.cards import parse_card, to_toml
 from store.importer import card_from_gguf, model_id_of, part_names
+from store.service import artifact_key
+from store.sources.local import in_place
 from store.weights_meta import GgufHeader, read_gguf_header
 from tests.support.gguf_builder import GgufBuilder, write_split_set
+from tests.support.projector import write_projector
+
+KEY_WITHOUT_PROJECTOR = "079cf0e923f04750ddca1b9ae2a70aa0a65a5e64fa1d4dd208424680d8a4aeec"
 
 
 def test_a_card_references_the_file_where_it_lies(tmp_path: Path) -> None:
@@ -245,3 +250,41 @@ def test_a_card_says_what_its_prompt_format_knows_of_thinking(
     path = GgufBuilder(metadata={"tokenizer.chat_template": template}).write(tmp_path / "x.gguf")
     reasoning = card_from_gguf(path).reasoning
     assert (reasoning.supports_toggle, reasoning.format) == (toggle, thinking_format)
+
+
+def test_a_projector_beside_a_model_comes_with_it(tmp_path: Path) -> None:
+    path = GgufBuilder().write(tmp_path / "m.gguf")
+    projector = write_projector(tmp_path / "mmproj-F16.gguf", 64)
+    card = card_from_gguf(path)
+    assert card.capabilities == ("text", "vision")
+    assert card.vision is not None
+    assert card.vision.projector_file == "mmproj.gguf"
+    assert projector_bytes(card) == projector.stat().st_size
+    assert isinstance(card.source, LocalSource)
+    assert part_names(card.source) == ("m.gguf", "mmproj.gguf")
+    manifest = in_place(card.model_id, card.source, now_ms=1)
+    assert [file.path for file in manifest.files] == [str(path), str(projector)]
+    assert parse_card(to_toml(card).encode(), origin="x") == card
+    projector.write_bytes(b"other")
+    with pytest.raises(StoreError, match="mmproj"):
+        in_place(card.model_id, card.source, now_ms=1)
+
+
+def test_a_projector_that_does_not_fit_or_is_one_of_several_is_left(tmp_path: Path) -> None:
+    path = GgufBuilder().write(tmp_path / "m.gguf")
+    write_projector(tmp_path / "mmproj-other.gguf", 576)
+    (tmp_path / "mmproj-broken.gguf").write_bytes(b"GGUF")
+    card = card_from_gguf(path)
+    assert (card.vision, card.capabilities) == (None, ("text",))
+    write_projector(tmp_path / "mmproj-a.gguf", 64)
+    assert card_from_gguf(path).vision is not None
+    write_projector(tmp_path / "mmproj-b.gguf", 64)
+    assert card_from_gguf(path).vision is None
+
+
+def test_the_key_of_files_without_a_projector_is_what_it_was(tmp_path: Path) -> None:
+    card = card_from_gguf(GgufBuilder().write(tmp_path / "m.gguf"))
+    assert isinstance(card.source, LocalSource)
+    fixed = card.source.model_copy(update={"path": "/m.gguf", "size_bytes": 1, "modified_ns": 2})
+    known = card.model_copy(update={"source": fixed, "model_id": ModelId("m")})
+    assert artifact_key(known) == KEY_WITHOUT_PROJECTOR

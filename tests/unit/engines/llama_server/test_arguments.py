@@ -10,6 +10,7 @@ from engines.llama_server.arguments import (
     hosted_parameters,
     settings_of,
 )
+from engines.llama_server.engine import LlamaServerEngine
 from protocol.cards import Compute, ModelTask
 from tests.support.builders import a_card, an_engine
 from tests.support.llama_server_cli import parser
@@ -122,3 +123,29 @@ def test_nothing_is_downloaded_and_no_page_is_served() -> None:
     argv = binary_argv("x", SETTINGS)
     assert {"--offline", "--no-webui"} <= set(argv)
     assert "--port" not in argv
+
+
+@pytest.mark.parametrize(("compute", "is_offloaded"), [("cpu", False), ("cuda", True)])
+def test_a_projector_is_told_in_both_spellings_and_goes_where_the_layers_go(
+    compute: Compute, is_offloaded: bool
+) -> None:
+    spec = replace(a_spec(compute=compute), projector_path=Path("/models/mmproj a.gguf"))
+    settings = settings_of(spec)
+    flags = parser().parse_args(binary_argv("/bin/llama-server", settings)[1:])
+    hosted = hosted_parameters(settings)
+    assert flags.mmproj == hosted["projector_path"] == "/models/mmproj a.gguf"
+    assert hosted["mmproj_use_gpu"] is is_offloaded
+    assert flags.no_mmproj_offload is not is_offloaded
+
+
+def test_without_a_projector_nothing_is_said_of_one() -> None:
+    settings = settings_of(a_spec())
+    assert not any("mmproj" in flag for flag in binary_argv("/bin/llama-server", settings))
+    assert "projector_path" not in hosted_parameters(settings)
+
+
+def test_an_engine_that_is_shown_images_finds_no_other_decoders() -> None:
+    engine = LlamaServerEngine()
+    assert "PATH" not in engine.launch(a_spec()).environment
+    shown = engine.launch(replace(a_spec(), projector_path=Path("/models/mmproj.gguf")))
+    assert shown.environment["PATH"] == "/nonexistent"

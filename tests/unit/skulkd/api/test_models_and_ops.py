@@ -64,6 +64,7 @@ def test_models_show_what_is_placed_and_ready() -> None:
 
 def test_models_say_what_clients_can_count_on() -> None:
     daemon = FakeDaemon()
+    daemon.state.state = make_state()
     draft, other = make_card("org/draft"), make_card("org/renamed", source_repository="org/sidecar")
     parent = make_card(
         "org/big",
@@ -429,3 +430,18 @@ def test_api_is_opened_and_closed() -> None:
         assert closed == {"urls": ["http://127.0.0.1:1"], "base_urls": []}
 
     with_api(story)
+
+
+def test_a_placed_model_is_listed_on_every_node_also_where_its_card_is_not() -> None:
+    daemon = FakeDaemon(make_instance(card=make_card("org/placed-elsewhere")))
+
+    async def story(api: Api) -> None:
+        data = read_answer(ModelList, (await api.client.get("/v1/models")).content).data
+        assert [(one.id, one.installed, one.ready) for one in data] == [
+            ("org/placed-elsewhere", False, True),
+            ("test/scripted", True, False),
+        ]
+        shown = await api.client.get("/v1/models/org/placed-elsewhere")
+        assert read_answer(ModelEntry, shown.content) == data[0]
+
+    with_api(story, daemon)

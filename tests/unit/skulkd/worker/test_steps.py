@@ -81,9 +81,10 @@ class MissingStore:
 
 def test_a_script_needs_no_files_and_missing_weights_are_said() -> None:
     async def story() -> None:
-        assert await steps.find_entry(MissingStore(), a_scripted_card()) == Path("/dev/null")
+        files = await steps.find_files(MissingStore(), a_scripted_card(), "scripted")
+        assert files.entry == Path("/dev/null")
         with pytest.raises(StoreError) as caught:
-            await steps.find_entry(MissingStore(), a_card())
+            await steps.find_files(MissingStore(), a_card(), "llama_server")
         assert caught.value.code == "store.incomplete"
 
     run_virtual(story)

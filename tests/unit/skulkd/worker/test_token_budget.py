@@ -9,10 +9,13 @@ from skulkd.worker.token_budget import (
     UNMEASURED,
     bounded_budget,
     counted_budget,
+    image_size,
+    image_tokens,
     prompt_bound_tokens,
     template_size,
 )
 from tests.support.builders import a_command_id
+from tests.support.image_files import a_png, a_png_that_says, a_task_image
 
 
 def a_task(*texts: str, max_tokens: int | None = None) -> ChatTask:
@@ -99,3 +102,40 @@ def test_counts_that_make_no_sense_still_give_a_bound(one: int, three: int) -> N
     measured = template_size(one, three)
     assert measured.opening_tokens > 0
     assert measured.message_tokens > 0
+
+
+def shown(*images: bytes, max_tokens: int | None = None) -> ChatTask:
+    turn = ChatMessage(
+        role="user", content="what?", images=tuple(a_task_image(data) for data in images)
+    )
+    return a_task(max_tokens=max_tokens).model_copy(update={"messages": (turn,)})
+
+
+@pytest.mark.parametrize(
+    ("family", "small", "large"),
+    [("gemma3", 288, 288), ("qwen2vl", 72, 4104), ("nobody-knows", 4104, 4104), (None, 4104, 4104)],
+)
+def test_an_image_is_estimated_by_its_family_and_size(
+    family: str | None, small: int, large: int
+) -> None:
+    size = image_size(family)
+    assert image_tokens(shown(a_png(2, 2)), size) == small
+    assert image_tokens(shown(a_png_that_says(5000, 5000)), size) == large
+    assert image_tokens(shown(a_png(2, 2), a_png(2, 2)), size) == 2 * small
+
+
+def test_an_image_takes_its_part_of_the_pool() -> None:
+    plain, task = a_task("what?", max_tokens=10), shown(a_png(), max_tokens=10)
+    least = bounded_budget(plain, 4096, UNMEASURED).reserved_tokens
+    budget = bounded_budget(task, 4096, UNMEASURED, image_size("gemma"))
+    assert budget.reserved_tokens == least + 288
+
+
+def test_the_estimate_of_an_image_refuses_nothing_and_cuts_no_answer() -> None:
+    budget = counted_budget(
+        shown(a_png(), max_tokens=500), 20, window_tokens=600, default_max_tokens=4096
+    )
+    assert budget.max_tokens == 500
+    assert budget.reserved_tokens == 600  # it runs alone
+    with pytest.raises(RequestError, match="beside its images"):
+        counted_budget(shown(a_png()), 600, window_tokens=600, default_max_tokens=4096)

@@ -108,6 +108,7 @@ def test_a_report_that_waits_already_is_not_put_twice() -> None:
 @dataclass(frozen=True)
 class FakeArtifact:
     entry: Path = Path("/models/x.gguf")
+    projector: Path | None = None
     size_bytes: int = 100
 
 

@@ -16,8 +16,10 @@ from protocol.tasks import ChatTask, ResponseFormat
 from skulkd.api.dialects.ollama import parse_chat, parse_generate, parse_idle
 from skulkd.api.dialects.ollama_embeddings import parse_embed, parse_embeddings
 from skulkd.api.dialects.ollama_output import Kind, LineAnswer, Lines, LineStream, error_object
+from tests.support.image_files import a_png, base64_of
 from tests.support.junk import Place, places, with_junk
 
+A_PNG = base64_of(a_png())
 COMMAND = CommandId("aaaaaa-aaaaaaaaaaaaaaaaaaaa")
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 OPTIONS: dict[str, Any] = {
@@ -190,7 +192,7 @@ def test_numbers_that_mean_all_or_any(
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"messages": [{"role": "wizard"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "images": ["aGk="]}]}, "messages[0].images"),
+        ({"messages": [{"role": "user", "images": ["aGk="]}]}, "messages[0].images[0]"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {
                 "name": "f", "arguments": "{}"}}]}]},
@@ -219,7 +221,7 @@ def test_a_raw_prompt_goes_to_the_model_as_it_is() -> None:
         {"template": "{{ .Prompt }}"},
         {"suffix": "}"},
         {"context": [1, 2]},
-        {"images": ["aGk="]},
+        {"images": [A_PNG], "raw": True},
     ],
 )  # fmt: skip
 def test_prompts_of_other_kinds_are_refused_by_name(fields: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 import pytest
 
-from protocol.cards import ModelTask
+from protocol.cards import ModelTask, StorageSize, VisionSection
+from protocol.images import MAX_IMAGES_PIXELS
 from skulkd.core.placement.memory_fit import MIB, share_of
 from tests.support.builders import a_card, a_scripted_card, an_engine
 
@@ -28,3 +29,14 @@ def test_a_script_takes_no_memory_for_its_batches() -> None:
     card = a_scripted_card()
     embedder = card.model_copy(update={"tasks": ("TextEmbedding",)})
     assert share_of(embedder, an_engine(), slots=1) == share_of(card, an_engine(), slots=1)
+
+
+def test_a_projector_and_the_images_it_is_shown_are_part_of_the_plan() -> None:
+    card = a_card()
+    vision = VisionSection(projector_file="p.gguf", projector_size=StorageSize(in_bytes=900 * MIB))
+    plain = share_of(card, an_engine(), slots=1)
+    seeing = share_of(card.model_copy(update={"vision": vision}), an_engine(), slots=1)
+    assert seeing.weights_bytes == plain.weights_bytes + 900 * MIB
+    assert seeing.overhead_bytes >= plain.overhead_bytes + 900 * MIB + MAX_IMAGES_PIXELS * 3
+    blind = card.model_copy(update={"vision": VisionSection(), "capabilities": ("vision",)})
+    assert share_of(blind, an_engine(), slots=1) == plain
