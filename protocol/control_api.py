@@ -131,6 +131,18 @@ class CancelReply(ControlModel):
     command_id: CommandIdField
 
 
+class WaitingView(ControlModel):
+    """A request that waits for a slot of an instance."""
+
+    position: int
+    """1 is the next to start."""
+    asker: str
+    """The id of its API key, or `loopback`."""
+    waited_s: int
+    expected_s: int | None = None
+    """Until it starts, guessed by how long requests took lately; null until one has ended."""
+
+
 class ProgressView(ControlModel):
     """How far one runner is in its present phase; None is unknown, never 0."""
 
@@ -184,6 +196,8 @@ class InstanceView(ControlModel):
     slots: int
     in_flight: int | None = None
     queued: int | None = None
+    waiting: tuple[WaitingView, ...] = ()
+    """The first 32 of the queued requests, in the order in which they start."""
     tokens_per_s: float | None = None
     """Generated in the last seconds; None while no node tells."""
     unreachable_nodes: tuple[NodeIdField, ...] = ()

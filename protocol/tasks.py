@@ -13,6 +13,8 @@ from protocol.ids import CommandIdField, ModelIdField
 from protocol.images import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_SIDE_PX, ImageType
 
 ChatRole = Literal["system", "user", "assistant", "tool"]
+Asker = Annotated[str, StringConstraints(max_length=64)]
+"""Whose turn a task takes where several wait: the id of an API key, or a word for all without."""
 MAX_TEXTS: Final = 2048
 """In one request for vectors."""
 _MAX_BASE64_CHARS: Final = -(-MAX_IMAGE_BYTES // 3) * 4
@@ -110,6 +112,7 @@ class ChatTask(FrozenModel):
     kind: Literal["chat"] = "chat"
     command_id: CommandIdField
     model_id: ModelIdField
+    asker: Asker = ""
     messages: tuple[ChatMessage, ...]
     prompt: str | None = None
     """A text to go on with, as it is: no template, and no messages."""
@@ -142,6 +145,7 @@ class EmbeddingTask(FrozenModel):
     kind: Literal["embedding"] = "embedding"
     command_id: CommandIdField
     model_id: ModelIdField
+    asker: Asker = ""
     texts: Texts
 
 
@@ -151,6 +155,7 @@ class RerankTask(FrozenModel):
     kind: Literal["rerank"] = "rerank"
     command_id: CommandIdField
     model_id: ModelIdField
+    asker: Asker = ""
     query: Annotated[str, StringConstraints(min_length=1)]
     documents: Texts
 

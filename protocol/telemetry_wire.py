@@ -28,6 +28,7 @@ from protocol.instances import Phase
 from protocol.readings import (
     MAX_HOLDINGS,
     MAX_LINKS,
+    MAX_WAITING,
     AcceleratorReading,
     Holding,
     HoldingsReading,
@@ -44,6 +45,7 @@ from protocol.readings import (
     ReadingKey,
     ReadingKind,
     TransferReading,
+    WaitingTask,
     key_of,
 )
 from protocol.wire_checks import (
@@ -68,6 +70,7 @@ _ECHO_START: Final = b"\x93\xa4echo"
 _MAX_AGE_S: Final = 1e9
 _MAX_TEXT: Final = 500
 _N_TRANSFER_FIELDS: Final = 7
+_MAX_ASKER: Final = 64
 _COMMAND_ID: Final = re.compile(COMMAND_ID_PATTERN)
 _DIGEST: Final = re.compile(DIGEST_PATTERN)
 _MODEL_ID: Final = re.compile(MODEL_ID_PATTERN)
@@ -208,13 +211,7 @@ def _fields_of(reading: Reading, now: float) -> tuple[object, ...]:
                 *_paused_fields(reading.paused),
             )
         case InstanceReading():
-            return (
-                age_s,
-                reading.in_flight,
-                reading.queued,
-                reading.slots,
-                reading.tokens_per_s,
-            )
+            return age_s, *_instance_fields(reading)
         case HoldingsReading():
             holdings = reading.holdings[:MAX_HOLDINGS]
             return (
@@ -241,6 +238,13 @@ def _link_fields(link: LinkReading, now: float) -> tuple[object, ...]:
 
 def _accelerator_fields(device: AcceleratorReading) -> tuple[object, ...]:
     return (device.free_bytes, device.busy_ratio, device.watts, device.celsius, device.mhz)
+
+
+def _instance_fields(reading: InstanceReading) -> tuple[object, ...]:
+    waiting = tuple(
+        (task.asker, task.waited_s, task.expected_s) for task in reading.waiting[:MAX_WAITING]
+    )
+    return reading.in_flight, reading.queued, reading.slots, reading.tokens_per_s, waiting
 
 
 # ---- Fields to readings ----
@@ -326,7 +330,7 @@ def _paused(value: object) -> Paused:
 
 
 def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
-    age_s, in_flight, queued, slots, tokens_per_s = fields_of(fields, 5)
+    age_s, in_flight, queued, slots, tokens_per_s, waiting = fields_of(fields, 6)
     return InstanceReading(
         instance_id=InstanceId(source.key[1]),
         node_id=source.node_id,
@@ -335,6 +339,14 @@ def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
         queued=number_of(queued),
         slots=number_of(slots),
         tokens_per_s=measure_of(tokens_per_s),
+        waiting=tuple(map(_waiting, array_of(waiting, MAX_WAITING))),
+    )
+
+
+def _waiting(value: object) -> WaitingTask:
+    asker, waited_s, expected_s = fields_of(value, 3)
+    return WaitingTask(
+        asker=text_of(asker, _MAX_ASKER), waited_s=_age(waited_s), expected_s=measure_of(expected_s)
     )
 
 

@@ -31,6 +31,7 @@ from skulk_tui.cli.records import (
     ReasonRecord,
     StatusRecord,
     TransferRecord,
+    WaitingRecord,
 )
 from skulk_tui.formatting import rfc3339
 
@@ -227,6 +228,15 @@ def instance_record(
         slots=view.slots,
         in_flight=view.in_flight,
         queued=view.queued,
+        waiting=tuple(
+            WaitingRecord(
+                position=one.position,
+                asker=one.asker,
+                waited_s=one.waited_s,
+                expected_s=one.expected_s,
+            )
+            for one in view.waiting
+        ),
         tokens_per_s=view.tokens_per_s,
         needed_bytes=sum(shard.memory.needed_bytes for shard in view.plan.shards),
         pids=tuple(runner.pid for runner in view.runners if runner.pid is not None),

@@ -16,6 +16,7 @@ from skulk_tui.cli.failures import failure_of
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import outcomes_listing
 from skulk_tui.cli.output import Listing
+from skulk_tui.cli.queue_tables import queue_tables
 from skulk_tui.cli.records import InstanceRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.tables import failures_tables, instance_tables, instances_table
@@ -88,6 +89,7 @@ def list_instances(session: Session, *, watch: WatchOption = False) -> int | Non
             items=records,
             tables=(
                 instances_table(records, now_ms=session.clock.wall_ms()),
+                *queue_tables(records),
                 *failures_tables(records),
             ),
             names=[record.instance_id for record in records],
@@ -249,7 +251,10 @@ def _show(session: Session, record: InstanceRecord, *, seq: int | None = None) -
             kind="instances",
             seq=seq,
             items=(record,),
-            tables=instance_tables(record, now_ms=session.clock.wall_ms()),
+            tables=(
+                *instance_tables(record, now_ms=session.clock.wall_ms()),
+                *queue_tables((record,)),
+            ),
             names=(record.instance_id,),
         )
     )

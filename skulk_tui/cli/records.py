@@ -69,6 +69,19 @@ class ProgressRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRecord:
+    """A request that waits for a slot."""
+
+    position: int
+    """1 is the next to start."""
+    asker: str
+    """The id of its API key, or `loopback`."""
+    waited_s: int
+    expected_s: int | None
+    """Until it starts, guessed by how long requests took lately."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
     """Why an instance failed."""
 
@@ -103,6 +116,8 @@ class InstanceRecord:
     slots: int
     in_flight: int | None
     queued: int | None
+    waiting: tuple[WaitingRecord, ...]
+    """The first 32 of the queued requests, in the order in which they start."""
     tokens_per_s: float | None
     """Generated in the last seconds; None while no node tells."""
     needed_bytes: int

@@ -13,6 +13,7 @@ from skulk_tui.cli.cluster_answers import member_record
 from skulk_tui.cli.cluster_tables import members_tables
 from skulk_tui.cli.doctor import checks_table
 from skulk_tui.cli.output import Table
+from skulk_tui.cli.queue_tables import queue_tables
 from skulk_tui.cli.records import InstanceRecord, NodeRecord, StatusRecord
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.tables import (
@@ -93,7 +94,11 @@ def watch_instances(session: Session) -> None:
     def tables(view: ViewState) -> Sequence[Table]:
         records = instance_records_in(view)
         now_ms = session.clock.wall_ms()
-        return (instances_table(records, now_ms=now_ms), *failures_tables(records))
+        return (
+            instances_table(records, now_ms=now_ms),
+            *queue_tables(records),
+            *failures_tables(records),
+        )
 
     watch(session, Watch(topics=("cluster", "placements"), picture=instances_of, tables=tables))
 

@@ -126,7 +126,16 @@ def _load(item: InstanceView) -> Line:
     busy = UNKNOWN if item.in_flight is None else str(item.in_flight)
     queued = UNKNOWN if item.queued is None else str(item.queued)
     rate = "" if item.tokens_per_s is None else f", {format_throughput(item.tokens_per_s)}"
-    return line(f"{busy} of {item.slots} slots busy, {queued} waiting{rate}")
+    return line(f"{busy} of {item.slots} slots busy, {queued} waiting{_waits(item)}{rate}")
+
+
+def _waits(item: InstanceView) -> str:
+    """Say how long the first request has waited, and what the last one that is told of expects."""
+    if not item.waiting:
+        return ""
+    expected_s = item.waiting[-1].expected_s
+    rest = "" if expected_s is None else f", the last for about {format_duration(expected_s)} more"
+    return f" (the first for {format_duration(item.waiting[0].waited_s)}{rest})"
 
 
 def _memory(plan: Plan) -> Line:

@@ -208,7 +208,7 @@ class ChatService:
             call,
             candidates[0].model_id,
             1,
-            lambda _: self._gathered(task, candidates, answer.add),
+            lambda _: self._gathered(request, task, candidates, answer.add),
             lambda ended, elapsed_s: answer.document(ended[0], elapsed_s),
         )
 
@@ -225,7 +225,7 @@ class ChatService:
             candidates[0].model_id,
             len(tasks),
             lambda choice: self._gathered(
-                tasks[choice], candidates, partial(answer.add, choice=choice)
+                request, tasks[choice], candidates, partial(answer.add, choice=choice)
             ),
             lambda ended, elapsed_s: answer.document(ended[0], elapsed_s, ended[1:]),
         )
@@ -340,7 +340,11 @@ class ChatService:
         return Reply(body=document(ended, meter.elapsed_s))
 
     async def _gathered(
-        self, task: ChatTask, candidates: tuple[Instance, ...], add: Callable[[Chunk], None]
+        self,
+        request: Request,
+        task: ChatTask,
+        candidates: tuple[Instance, ...],
+        add: Callable[[Chunk], None],
     ) -> Terminal:
         """Serve a task into an answer."""
 
@@ -348,7 +352,7 @@ class ChatService:
             add(chunk)
             return True
 
-        frames = self._frames(task, candidates, take)
+        frames = self._frames(request, task, candidates, take)
         try:
             async for frame in frames:
                 if isinstance(frame, Chunk):
@@ -454,7 +458,7 @@ class ChatService:
 
         async def serve(number: int) -> Terminal:
             choice = choices[number]
-            frames = self._frames(choice.task, candidates, choice.take)
+            frames = self._frames(stream.request, choice.task, candidates, choice.take)
             try:
                 return await choice.relay(frames)
             finally:
@@ -471,9 +475,10 @@ class ChatService:
             stream.fail(_failure(ended.error))
 
     async def _frames(
-        self, task: ChatTask, candidates: tuple[Instance, ...], take: TakeChunk
+        self, request: Request, task: ChatTask, candidates: tuple[Instance, ...], take: TakeChunk
     ) -> AsyncGenerator[Frame]:
         """Serve by the first candidate that admits the task; give exactly one terminal."""
+        task = task.model_copy(update={"asker": request.principal.name})
         for index, instance in enumerate(candidates):
             is_last = index == len(candidates) - 1
             has_started = False

@@ -47,7 +47,7 @@ class OpenStream:
         self.call: Final = call
         self.kept: Final = kept
         self.choices: Final = tuple(OpenChoice(self, task, writer) for task, writer in writers)
-        self._request = request
+        self.request: Final = request
         self._held: asyncio.Event | None = None
         """Set once an engine has begun; None where nobody waits for that."""
         self._refusal: SkulkError | None = None
@@ -95,9 +95,9 @@ class OpenStream:
             self._refusal = reason
             self._held.set()
         else:
-            body = envelope(reason, dialect=self.call.dialect, command_id=self._request.command_id)
+            body = envelope(reason, dialect=self.call.dialect, command_id=self.request.command_id)
             self.kept.put_all(self.choices[0].writer.fail(body))
-            self._request.connection.close_after_response()
+            self.request.connection.close_after_response()
         self.kept.end()
         self.meter.end(reason.code)
 

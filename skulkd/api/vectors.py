@@ -143,6 +143,7 @@ class VectorService:
                 says; `request.too_large`; `request.cancelled`.
         """
         candidates = self._admit(task)
+        task = task.model_copy(update={"asker": request.principal.name})
         meter = self._deps.meters.begin(candidates[0].model_id, dialect)
         block = Interruptible(request.connection)
         self._open[task.command_id] = block

@@ -18,12 +18,13 @@ from protocol.control_api import (
     RunnerView,
     StateDocument,
     TransferStatus,
+    WaitingView,
 )
 from protocol.events import ApiKeyChanged, ApiKeyCreated, SequencedEvent
 from protocol.ids import ModelId, NodeId
 from protocol.instances import LOADING_PHASES, Instance
 from protocol.nodes import Level, NodeFacts, NodeHealth
-from protocol.readings import AcceleratorReading, Readings, TransferReading
+from protocol.readings import AcceleratorReading, InstanceReading, Readings, TransferReading
 from protocol.state import ClusterState
 from skulkd.api.cluster_views import liveness_of, topology
 from skulkd.api.dependencies import NodeFace
@@ -71,10 +72,24 @@ def instance_view(
         slots=instance.plan.slots,
         in_flight=reading.in_flight if reading else None,
         queued=reading.queued if reading else None,
+        waiting=_waiting(reading) if reading else (),
         tokens_per_s=reading.tokens_per_s if reading else None,
         unreachable_nodes=tuple(
             shard.node_id for shard in instance.plan.shards if not is_reachable(shard.node_id)
         ),
+    )
+
+
+def _waiting(reading: InstanceReading) -> tuple[WaitingView, ...]:
+    """Give whole seconds: a row of a session is sent anew whenever it changes."""
+    return tuple(
+        WaitingView(
+            position=position,
+            asker=task.asker,
+            waited_s=int(task.waited_s),
+            expected_s=None if task.expected_s is None else round(task.expected_s),
+        )
+        for position, task in enumerate(reading.waiting, start=1)
     )
 
 

@@ -166,7 +166,7 @@ class Serving:
         """Read a task's texts batch by batch; gives no terminal but a good one."""
         planned = await stream.wait(self._plan(task))
         largest = max(batch.n_tokens for batch in planned)
-        ticket = await stream.wait(self._slots.acquire_tokens(largest))
+        ticket = await stream.wait(self._slots.acquire_tokens(largest, task.asker))
         n_tokens = 0
         try:
             yield Started()
@@ -181,7 +181,7 @@ class Serving:
 
     async def _plan(self, task: VectorTask) -> tuple[TextBatch, ...]:
         limits = self._slots.limits
-        self._slots.check_room()
+        self._slots.check_room(task.asker)
         sizes = await measure(self._client, task, limits.text_tokens)
         return batches(texts_of(task), sizes, limits.context_tokens)
 

@@ -1,8 +1,14 @@
-"""Who may start: slots, a shared pool of tokens, first come first served. Pure.
+"""Who may start: slots, a shared pool of tokens, and whose turn it is. Pure.
 
 A task starts when a slot is free and its reservation fits what the running ones leave of the pool;
-one task alone may always run. Nobody is overtaken: a short task behind a long one waits, because a
-long one that is overtaken whenever the pool is tight would never start.
+one task alone may always run. The first in the order is never overtaken by a shorter one: a long
+one that is overtaken whenever the pool is tight would never start.
+
+Each asker's tasks start in the order in which they came, and askers take turns: whoever has a
+hundred tasks waiting delays another one's first by one task, not by a hundred. A task's turn is
+settled when it comes: the one after its asker's last, or the present one.
+
+Source: start-time fair queueing (Goyal, Vin, Cheng 1996), with all tasks of one length.
 
 Reservations are upper bounds until someone has counted. The exact number is asked for only when it
 can matter: for the task at the head, while a slot is free and the bound does not fit.
@@ -13,6 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
 MAX_QUEUED: Final = 256
+_MAX_ASKERS: Final = 1024
+"""From there on, those are forgotten whose next turn would be the present one anyway."""
 _MAX_RETRY_AFTER_S: Final = 60
 
 
@@ -38,6 +46,19 @@ _Knowledge = Literal["bound", "counting", "exact"]
 class _Waiting:
     reserved_tokens: int
     knowledge: _Knowledge
+    asker: str
+    turn: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a waiting task stands; the first place is the next to start."""
+
+    asker: str
+    waited_s: float
+    expected_s: float | None
+    """Until it starts, guessed by how long tasks took lately; None before any has ended."""
 
 
 @final
@@ -58,10 +79,16 @@ class SlotQueue:
         self._pool_tokens = pool_tokens
         self._max_queued = max_queued
         self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
+        """In the order in which they came."""
+        self._turn = 0
+        """Of the task that started last; of no meaning while nothing waits."""
+        self._next_turns: dict[str, int] = {}
+        """Of each asker that has waiting tasks, or had them since something last waited."""
         self._running: dict[int, tuple[int, float]] = {}
         self._used_tokens = 0
         self._last_ticket = 0
         self._mean_service_s = 1.0
+        self._has_measured = False
 
     @property
     def n_running(self) -> int:
@@ -78,37 +105,79 @@ class SlotQueue:
         """What the running tasks reserve."""
         return self._used_tokens
 
-    def try_enqueue(self, reserved_tokens: int, *, is_exact: bool) -> int | None:
-        """Put a task at the end of the queue; None when the queue is full."""
-        if len(self._waiting) >= self._max_queued:
+    def has_room(self, asker: str = "") -> bool:
+        """Say whether a task could wait; the last quarter is for askers of whom none waits yet."""
+        n_waiting = len(self._waiting)
+        if n_waiting < self._max_queued - self._max_queued // 4:
+            return True
+        waits = any(task.asker == asker for task in self._waiting.values())
+        return n_waiting < self._max_queued and not waits
+
+    def try_enqueue(
+        self, reserved_tokens: int, *, is_exact: bool, asker: str = "", now: float = 0.0
+    ) -> int | None:
+        """Have a task wait for its turn; None when there is no room."""
+        if not self.has_room(asker):
             return None
+        if not self._waiting:
+            self._turn = 0
+            self._next_turns.clear()
+        if len(self._next_turns) > _MAX_ASKERS:
+            later = {name: turn for name, turn in self._next_turns.items() if turn > self._turn}
+            self._next_turns = later
+        turn = max(self._turn, self._next_turns.get(asker, 0))
+        self._next_turns[asker] = turn + 1
         self._last_ticket += 1
         self._waiting[self._last_ticket] = _Waiting(
-            reserved_tokens=reserved_tokens, knowledge="exact" if is_exact else "bound"
+            reserved_tokens=reserved_tokens,
+            knowledge="exact" if is_exact else "bound",
+            asker=asker,
+            turn=turn,
+            since=now,
         )
         return self._last_ticket
 
+    def places(self, n: int, *, now: float) -> tuple[Place, ...]:
+        """Give the first `n` waiting tasks in the order in which they start, as it is now."""
+        order = sorted(self._waiting.items(), key=lambda item: (item[1].turn, item[0]))
+        each_s = self._mean_service_s / self.slots if self._has_measured else None
+        return tuple(
+            Place(
+                asker=task.asker,
+                waited_s=max(0.0, now - task.since),
+                expected_s=None if each_s is None else each_s * position,
+            )
+            for position, (_, task) in enumerate(order[:n], start=1)
+        )
+
     def set_exact(self, ticket: int, reserved_tokens: int) -> None:
         """Note a task's exact reservation; one that has left is no error."""
-        if ticket in self._waiting:
-            self._waiting[ticket] = _Waiting(reserved_tokens=reserved_tokens, knowledge="exact")
+        task = self._waiting.get(ticket)
+        if task is not None:
+            exact = replace(task, reserved_tokens=reserved_tokens, knowledge="exact")
+            self._waiting[ticket] = exact
 
     def leave(self, ticket: int, *, now: float) -> None:
         """Take a task out, whether it waits or runs; idempotent."""
-        self._waiting.pop(ticket, None)
+        task = self._waiting.pop(ticket, None)
+        if task is not None:
+            self._move_up(ticket, task)
         running = self._running.pop(ticket, None)
         if running is not None:
             reserved_tokens, since = running
             self._used_tokens -= reserved_tokens
             self._mean_service_s += 0.2 * (now - since - self._mean_service_s)
+            self._has_measured = True
 
     def next_step(self, *, now: float) -> Step | None:
         """Say what follows; call again until it is None, and after each change."""
         if not self._waiting or len(self._running) >= self.slots:
             return None
-        ticket, head = next(iter(self._waiting.items()))
+        ticket = min(self._waiting, key=lambda item: (self._waiting[item].turn, item))
+        head = self._waiting[ticket]
         if self._fits(head.reserved_tokens):
             del self._waiting[ticket]
+            self._turn = head.turn
             self._running[ticket] = (head.reserved_tokens, now)
             self._used_tokens += head.reserved_tokens
             return Admit(ticket)
@@ -121,6 +190,13 @@ class SlotQueue:
         """Guess when a task refused now would find room."""
         waiting_s = self._mean_service_s * (len(self._waiting) + 1) / self.slots
         return max(1, min(_MAX_RETRY_AFTER_S, round(waiting_s)))
+
+    def _move_up(self, ticket: int, left: _Waiting) -> None:
+        """Give an asker's later tasks the turns before theirs: one of its tasks has left."""
+        for other, task in self._waiting.items():
+            if task.asker == left.asker and other > ticket:
+                self._waiting[other] = replace(task, turn=task.turn - 1)
+        self._next_turns[left.asker] -= 1
 
     def _fits(self, reserved_tokens: int) -> bool:
         return not self._running or self._used_tokens + reserved_tokens <= self._pool_tokens

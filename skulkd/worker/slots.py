@@ -11,7 +11,7 @@ from protocol.clock import Clock
 from protocol.errors import EngineError, ErrorBody, error_of
 from protocol.tasks import ChatTask
 from skulkd.core.meters import QUEUE_BOUNDS_S, Histogram
-from skulkd.worker.slot_queue import MAX_QUEUED, Admit, SlotQueue
+from skulkd.worker.slot_queue import MAX_QUEUED, Admit, Place, SlotQueue
 from skulkd.worker.token_budget import (
     DEFAULT_MAX_OUTPUT_TOKENS,
     UNKNOWN_IMAGES,
@@ -120,6 +120,10 @@ class Slots:
         """Tasks that wait for one."""
         return self._queue.n_queued
 
+    def places(self, n: int) -> tuple[Place, ...]:
+        """Give the first `n` waiting tasks in the order in which they start, as it is now."""
+        return self._queue.places(n, now=self._clock.monotonic_s())
+
     async def acquire(self, task: ChatTask) -> Admission:
         """Wait for a slot; whoever gets one gives it back with `release`.
 
@@ -128,18 +132,18 @@ class Slots:
             RequestError: `request.context_length_exceeded`.
             SkulkError: What `close` or `refuse` was called with.
         """
-        self.check_room()
+        self.check_room(task.asker)
         began_s = self._clock.monotonic_s()
         budget, is_exact = await self._budget(task)
         ticket, budget = await self._enter(
-            budget, None if is_exact else lambda: self._counted(task)
+            budget, None if is_exact else lambda: self._counted(task), task.asker
         )
         self._waits.observe(self._clock.monotonic_s() - began_s)
         admitted = task.model_copy(update={"max_tokens": budget.max_tokens})
         return Admission(ticket=ticket, task=admitted)
 
-    def check_room(self) -> None:
-        """See whether a task could wait here now.
+    def check_room(self, asker: str) -> None:
+        """See whether a task of an asker could wait here now.
 
         Raises:
             EngineError: `engine.busy` when too many wait.
@@ -148,10 +152,10 @@ class Slots:
         self._check_open()
         if self._refused_by is not None:
             raise error_of(self._refused_by)
-        if self._queue.n_queued >= self._limits.max_queued:
+        if not self._queue.has_room(asker):
             raise self._busy()
 
-    async def acquire_tokens(self, n_tokens: int) -> Ticket:
+    async def acquire_tokens(self, n_tokens: int, asker: str) -> Ticket:
         """Wait for a slot with room for so many tokens at a time; `check_room` goes before it.
 
         Raises:
@@ -159,7 +163,8 @@ class Slots:
             SkulkError: What `close` was called with.
         """
         began_s = self._clock.monotonic_s()
-        ticket, _ = await self._enter(TokenBudget(prompt_tokens=n_tokens, max_tokens=0), None)
+        budget = TokenBudget(prompt_tokens=n_tokens, max_tokens=0)
+        ticket, _ = await self._enter(budget, None, asker)
         self._waits.observe(self._clock.monotonic_s() - began_s)
         return Ticket(ticket=ticket)
 
@@ -197,11 +202,16 @@ class Slots:
         return await self._counted(task), True
 
     async def _enter(
-        self, budget: TokenBudget, recount: _Recount | None
+        self, budget: TokenBudget, recount: _Recount | None, asker: str
     ) -> tuple[int, TokenBudget]:
         """Queue up, and wait; without `recount` the budget is exact."""
         self._check_open()
-        ticket = self._queue.try_enqueue(budget.reserved_tokens, is_exact=recount is None)
+        ticket = self._queue.try_enqueue(
+            budget.reserved_tokens,
+            is_exact=recount is None,
+            asker=asker,
+            now=self._clock.monotonic_s(),
+        )
         if ticket is None:
             raise self._busy()
         try:

@@ -17,7 +17,7 @@ from protocol.commands import ReportFailure, ReportPhase
 from protocol.errors import ErrorBody, RunnerError, SkulkError
 from protocol.ids import NodeId
 from protocol.instances import LaunchRecord, Phase
-from protocol.readings import InstanceReading
+from protocol.readings import MAX_WAITING, InstanceReading, WaitingTask
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import (
     ArtifactReady,
@@ -388,6 +388,12 @@ class RunnerSupervisor:
                 queued=serving.slots.n_queued,
                 slots=serving.slots.slots,
                 tokens_per_s=serving.throughput.rate(services.clock.monotonic_s()),
+                waiting=tuple(
+                    WaitingTask(
+                        asker=place.asker, waited_s=place.waited_s, expected_s=place.expected_s
+                    )
+                    for place in serving.slots.places(MAX_WAITING)
+                ),
             )
         )
         if self._meter is None and serving.slots.n_running:

@@ -26,6 +26,7 @@ from protocol.readings import (
     Reading,
     ReadingKey,
     TransferReading,
+    WaitingTask,
     key_of,
 )
 from protocol.telemetry_wire import pack_drop, pack_reading, transport_key, unpack_reading
@@ -97,6 +98,15 @@ READINGS: st.SearchStrategy[Reading] = st.one_of(
         in_flight=COUNTS,
         queued=COUNTS,
         slots=COUNTS,
+        waiting=st.lists(
+            st.builds(
+                WaitingTask,
+                asker=st.text(max_size=64),
+                waited_s=st.floats(0, 1e6),
+                expected_s=st.none() | st.floats(0, 1e6),
+            ),
+            max_size=3,
+        ).map(tuple),
     ),
     st.builds(
         HoldingsReading,

@@ -73,6 +73,7 @@ from protocol.readings import (
     PhaseProgress,
     Reading,
     TransferReading,
+    WaitingTask,
 )
 from protocol.tasks import ChatMessage, ChatTask
 from protocol.vectors import pack_vector
@@ -269,6 +270,7 @@ READINGS: Final[tuple[Reading, ...]] = (
         queued=1,
         slots=4,
         tokens_per_s=37.3,
+        waiting=(WaitingTask(asker="loopback", waited_s=2.5, expected_s=None),),
     ),
     HoldingsReading(
         node_id=a_node_id(1),

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from protocol.control_api import WaitingView
 from protocol.ids import ModelId
 from protocol.keys_api import KeyView
 from protocol.state import KeyLimits
@@ -23,6 +24,7 @@ from skulk_tui.cli.answers import (
 from skulk_tui.cli.cluster_answers import cluster_record, invitation_record
 from skulk_tui.cli.cluster_tables import cluster_tables, invitations_table
 from skulk_tui.cli.output import Listing, Output, OutputFormat, Table
+from skulk_tui.cli.queue_tables import queue_tables
 from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.tables import (
     candidates_tables,
@@ -125,6 +127,17 @@ def test_a_failed_instance_shows_its_end_and_its_last_words() -> None:
         "a_failed_instance_shows_its_end_and_its_last_words",
         frame(*instance_tables(record, now_ms=NOW)),
     )
+
+
+def test_requests_that_wait_are_shown_in_their_order() -> None:
+    waiting = (
+        WaitingView(position=1, asker="loopback", waited_s=12),
+        WaitingView(position=2, asker=a_key_id(), waited_s=95, expected_s=8),
+    )
+    view = a_view().model_copy(update={"queued": 5, "waiting": waiting})
+    assert queue_tables(instance_records(a_state_document(a_view()))) == ()
+    (table,) = queue_tables(instance_records(a_state_document(view)))
+    assert_golden("waiting", frame(table))
 
 
 def test_failures_name_their_cause_and_the_last_lines() -> None:

@@ -21,7 +21,7 @@ from protocol.control_api import (
 from protocol.errors import ErrorBody, PlacementError
 from protocol.ids import InstanceId
 from protocol.placements import PlacementOutcome, PlacementRequest, Refusal
-from protocol.readings import InstanceReading, PhaseProgress, Readings
+from protocol.readings import InstanceReading, PhaseProgress, Readings, WaitingTask
 from protocol.state import PlacementFailure
 from skulkd.api.control import placement_request
 from tests.support.api_harness import Api, until, with_api
@@ -254,7 +254,13 @@ def test_instance_is_shown_in_camel_case_with_its_progress() -> None:
     )  # fmt: skip
     key = (instance.instance_id, 0)
     reading = InstanceReading(
-        instance_id=instance.instance_id, node_id=NODE, at_s=now, in_flight=3, queued=1, slots=4
+        instance_id=instance.instance_id,
+        node_id=NODE,
+        at_s=now,
+        in_flight=3,
+        queued=1,
+        slots=4,
+        waiting=(WaitingTask(asker="loopback", waited_s=2.9, expected_s=3.6),),
     )
     daemon.readings.readings = Readings(
         progress={key: progress}, instances={instance.instance_id: reading}
@@ -268,6 +274,9 @@ def test_instance_is_shown_in_camel_case_with_its_progress() -> None:
         assert view.progress[0].done_bytes == 5
         assert 2 <= view.progress[0].phase_s < 10
         assert (view.in_flight, view.queued) == (3, 1)
+        (waiting,) = view.waiting
+        assert (waiting.position, waiting.asker) == (1, "loopback")
+        assert (waiting.waited_s, waiting.expected_s) == (2, 4)
         daemon.readings.readings = Readings(progress={key: replace(progress, attempt=0)})
         stale = read_answer(
             InstanceView, (await api.client.get(f"/instance/{instance.instance_id}")).content

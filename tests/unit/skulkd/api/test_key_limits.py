@@ -152,6 +152,19 @@ def test_a_request_that_a_node_hands_on_takes_nothing_of_a_key() -> None:
     with_api(story, keyed.daemon)
 
 
+def test_a_task_says_whose_turn_it_takes() -> None:
+    keyed = Keyed()
+
+    async def story(api: Api) -> None:
+        await keyed.ask(api)
+        await api.chat()
+        await api.chat(stream=True)
+        askers = [task.asker for task in api.daemon.inference.tasks]
+        assert askers == [keyed.key.key_id, "loopback", "loopback"]
+
+    with_api(story, keyed.daemon)
+
+
 # ---- Requests at a time --------------------------------------------------------------------
 
 

@@ -71,6 +71,100 @@ def test_a_full_queue_takes_no_more() -> None:
     assert [queue.try_enqueue(1, is_exact=True) is None for _ in range(3)] == [False, False, True]
 
 
+def waiting(queue: SlotQueue, tasks: str) -> dict[int, str]:
+    """Have tasks wait, one of each asker that is named by a letter."""
+    tickets: dict[int, str] = {}
+    for asker in tasks:
+        ticket = queue.try_enqueue(1, is_exact=True, asker=asker)
+        assert ticket is not None
+        tickets[ticket] = asker
+    return tickets
+
+
+def started(queue: SlotQueue, tickets: dict[int, str]) -> str:
+    """Run all that wait, one after the other, and give their askers."""
+    order = ""
+    while (step := queue.next_step(now=0.0)) is not None:
+        order += tickets[step.ticket]
+        queue.leave(step.ticket, now=1.0)
+    return order
+
+
+def test_askers_take_turns_and_the_tasks_of_each_keep_their_order() -> None:
+    queue = SlotQueue(slots=1, pool_tokens=100)
+    enqueue(queue, 1)
+    (running,) = steps_of(queue)
+    tickets = waiting(queue, "aaaaabbc")
+    assert "".join(place.asker for place in queue.places(9, now=0.0)) == "abcabaaa"
+    queue.leave(running.ticket, now=1.0)
+    assert started(queue, tickets) == "abcabaaa"
+
+
+def test_who_has_a_hundred_tasks_waiting_delays_a_newcomer_by_one() -> None:
+    queue = SlotQueue(slots=1, pool_tokens=1000)
+    tickets = waiting(queue, "a" * 100)
+    for _ in range(40):
+        step = queue.next_step(now=0.0)
+        assert step is not None
+        queue.leave(step.ticket, now=1.0)
+    tickets |= waiting(queue, "b")
+    assert "b" in started(queue, tickets)[:2]
+
+
+def test_tasks_that_leave_cost_their_asker_no_turn() -> None:
+    queue = SlotQueue(slots=1, pool_tokens=100)
+    enqueue(queue, 1)
+    (running,) = steps_of(queue)
+    tickets = waiting(queue, "aaaaabb")
+    for ticket in [ticket for ticket, asker in tickets.items() if asker == "a"][:4]:
+        queue.leave(ticket, now=0.0)
+    tickets |= waiting(queue, "a")
+    queue.leave(running.ticket, now=1.0)
+    assert started(queue, tickets) == "abba"
+
+
+def test_the_last_quarter_of_the_queue_is_for_those_of_whom_none_waits() -> None:
+    queue = SlotQueue(slots=1, pool_tokens=100, max_queued=8)
+    waiting(queue, "aaaaaa")
+    assert queue.try_enqueue(1, is_exact=True, asker="a") is None
+    waiting(queue, "bc")
+    assert not queue.has_room("d")
+
+
+def test_places_tell_how_long_each_has_waited_and_will() -> None:
+    queue = SlotQueue(slots=2, pool_tokens=100)
+    for asker in "abcd":
+        queue.try_enqueue(1, is_exact=True, asker=asker, now=1.0)
+    first, _ = steps_of(queue, now=1.0)
+    assert [place.expected_s for place in queue.places(9, now=4.0)] == [None, None]
+    queue.leave(first.ticket, now=7.0)
+    (place,) = queue.places(1, now=7.0)
+    assert (place.asker, place.waited_s) == ("c", 6.0)
+    assert place.expected_s is not None
+    assert queue.places(9, now=7.0)[1].expected_s == 2 * place.expected_s
+
+
+@hypothesis.given(
+    strategies.lists(
+        strategies.tuples(strategies.sampled_from("abc"), strategies.sampled_from(("ask", "leave")))
+    )
+)
+def test_nobody_starts_thrice_running_while_another_one_waits(steps: list[tuple[str, str]]) -> None:
+    queue = SlotQueue(slots=1, pool_tokens=10_000, max_queued=1000)
+    tickets: dict[int, str] = {}
+    for asker, word in steps:
+        if word == "ask":
+            tickets |= waiting(queue, asker)
+        else:
+            for ticket in [ticket for ticket, name in tickets.items() if name == asker][:1]:
+                queue.leave(ticket, now=0.0)
+                del tickets[ticket]
+    order = started(queue, tickets)
+    assert sorted(order) == sorted(tickets.values())
+    for index, (first, second, third) in enumerate(zip(order, order[1:], order[2:], strict=False)):
+        assert not first == second == third or set(order[index:]) == {first}
+
+
 def test_the_guess_of_waiting_time_follows_the_service_time() -> None:
     queue = SlotQueue(slots=1, pool_tokens=100)
     now = 0.0

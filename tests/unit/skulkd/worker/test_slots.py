@@ -182,6 +182,27 @@ def test_where_nobody_can_count_a_long_task_runs_alone() -> None:
     run(story)
 
 
+def test_waiting_tasks_are_told_with_their_askers_and_waits() -> None:
+    async def story() -> None:
+        slots = Slots(
+            SlotLimits(slots=1, context_tokens=4096),
+            CountingClient(),
+            LoopClock(asyncio.get_running_loop()),
+        )
+        tasks = [a_task().model_copy(update={"asker": asker}) for asker in "aaab"]
+        holders = [Holder(slots, task) for task in tasks]
+        await asyncio.sleep(5.0)
+        assert [(place.asker, place.waited_s) for place in slots.places(9)] == [
+            ("a", 5.0), ("b", 5.0), ("a", 5.0),
+        ]  # fmt: skip
+        for holder in holders:
+            holder.done.set()
+        await asyncio.gather(*(holder.task for holder in holders))
+        assert slots.places(9) == ()
+
+    run_virtual(story)
+
+
 def test_a_full_queue_answers_busy_with_a_time() -> None:
     async def story() -> None:
         slots = slots_of(CountingClient(), max_queued=1)
