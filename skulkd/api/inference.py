@@ -8,7 +8,8 @@ nothing before it is there, so every failure has its own status.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
+import secrets
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, final
 
@@ -44,6 +45,7 @@ from skulkd.api.sight import check_sight
 from skulkd.api.sse import SSE_HEADERS, EventStream, TurnWrites, stream_headers
 from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
 from skulkd.core.model_capabilities import heeded
+from skulkd.core.warm_prefixes import WarmPrefixes
 from skulkd.runtime.logs import command_id as log_command_id
 
 _log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class ChatService:
         self._others = others
         self._in_flight: dict[InstanceId, int] = {}
         self._open: dict[CommandId, _Interruptible] = {}
+        self._warm = WarmPrefixes(secrets.token_bytes(32))
         self._turn = TurnWrites()
         self._kept = KeptStreams(self.cancel_here, deps.keep_limits)
         self._meters = deps.meters
@@ -242,7 +245,7 @@ class ChatService:
             call = await self._parsed(request, fields, partial(parse, command_id=command_id))
         except ValidationError as error:
             raise invalid_body(error, ChatTask) from error
-        return call, admitted(call, self.ready(call.task.model_id))
+        return call, admitted(call, self.ready(call.task.model_id, call.task))
 
     async def _parsed(self, request: Request, fields: Fields, parse: Callable[..., _Call]) -> _Call:
         """Read a request; once more where images had to be fetched for it."""
@@ -283,10 +286,16 @@ class ChatService:
 
     # ---- Admission ----
 
-    def ready(self, model_id: ModelId) -> tuple[Instance, ...]:
-        """Give the instances that could serve a model now; see `choose`."""
+    def ready(self, model_id: ModelId, task: ChatTask | None = None) -> tuple[Instance, ...]:
+        """Give the instances that could serve a model, or a chat, now; see `choose`."""
         deps = self._deps
-        return choose(deps.state.state, model_id, self._sight(), deps.random)
+
+        def warmth(instances: Sequence[Instance]) -> Mapping[InstanceId, int]:
+            blocks = () if task is None else self._warm.blocks(task)
+            ids = (instance.instance_id for instance in instances)
+            return self._warm.warmth(blocks, ids, deps.clock.monotonic_s())
+
+        return choose(deps.state.state, model_id, self._sight(), deps.random, warmth)
 
     def n_in_flight(self, instances: tuple[Instance, ...]) -> int:
         """Count the requests that these instances have now, waiting ones included."""
@@ -493,6 +502,7 @@ class ChatService:
                         continue
                     if isinstance(frame, Started):
                         has_started = True
+                        self._note_warm(instance, task, candidates)
                     elif isinstance(frame, Failed):
                         code = frame.error.code
                         if not has_started and not is_last and code in _RETRIED:
@@ -508,6 +518,14 @@ class ChatService:
             finally:
                 self.count(instance.instance_id, -1)
                 await frames.aclose()
+
+    def _note_warm(
+        self, instance: Instance, task: ChatTask, candidates: tuple[Instance, ...]
+    ) -> None:
+        """An instance reads a prompt; of no use where there is no other to choose."""
+        if len(candidates) > 1:
+            blocks = self._warm.blocks(task)
+            self._warm.note(instance.instance_id, blocks, self._deps.clock.monotonic_s())
 
     def count(self, instance_id: InstanceId, change: int) -> None:
         """Note that so many more requests of this node's clients are with an instance."""

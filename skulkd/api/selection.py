@@ -1,7 +1,7 @@
 """Which instance serves a request, and why none does. Pure, given the random numbers."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +48,17 @@ class Sight:
         return max(own, told), is_remote
 
 
+Warmth = Callable[[Sequence[Instance]], Mapping[InstanceId, int]]
+"""Says how much of a prompt each of several instances has read lately; asked only where there are
+several."""
+
+
+def _cold(instances: Sequence[Instance]) -> Mapping[InstanceId, int]:
+    """No prompt is known."""
+    del instances
+    return {}
+
+
 def untagged(model_id: ModelId) -> ModelId:
     """Leave out the tag that Ollama's clients put behind a name that has none."""
     return ModelId(model_id.removesuffix(LATEST))
@@ -63,12 +74,17 @@ def placed_instances(state: ClusterState, model_id: ModelId) -> list[Instance]:
 
 
 def choose(
-    state: ClusterState, model_id: ModelId, sight: Sight, chance: random.Random
+    state: ClusterState,
+    model_id: ModelId,
+    sight: Sight,
+    chance: random.Random,
+    warmth: Warmth = _cold,
 ) -> tuple[Instance, ...]:
     """Give the instances of a model that are ready and can be reached, the one to ask first.
 
     The first is the better of two random ones by requests in flight: nearly as even as asking all,
-    and two API nodes do not run to the same instance at once.
+    and two API nodes do not run to the same instance at once. The one that has read most of the
+    prompt lately is looked at beside them; of those that are equally busy, it is the better one.
 
     Raises:
         SkulkError: `request.model_not_found`, `request.instance_loading`, `placement.failed`,
@@ -81,9 +97,16 @@ def choose(
     if len(ready) == 1:
         return (ready[0],)
     order = chance.sample(ready, len(ready))
-    if sight.load(order[1]) < sight.load(order[0]):
-        order[0], order[1] = order[1], order[0]
-    return tuple(order)
+    warm = warmth(ready)
+
+    def rank(instance: Instance) -> tuple[int, int, bool]:
+        n_requests, is_remote = sight.load(instance)
+        return n_requests, -warm.get(instance.instance_id, 0), is_remote
+
+    warmest = max(order, key=lambda item: warm.get(item.instance_id, 0))
+    first = min(order[0], order[1], warmest, key=rank)
+    order.remove(first)
+    return (first, *order)
 
 
 def loading_document(

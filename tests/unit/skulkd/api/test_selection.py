@@ -43,6 +43,7 @@ def chosen(
     in_flight: Mapping[InstanceId, int] | None = None,
     readings: Readings | None = None,
     seed: int = 1,
+    warm: Mapping[InstanceId, int] | None = None,
 ) -> list[int]:
     """Choose on node 1; gives the nodes in the order in which they would be asked."""
     away = {a_node_id(number) for number in unreachable}
@@ -54,7 +55,7 @@ def chosen(
         now_s=0.0,
     )
     # ruff: ignore[suspicious-non-cryptographic-random-usage] - seeded, so that a failure repeats
-    order = choose(state, MODEL, sight, random.Random(seed))
+    order = choose(state, MODEL, sight, random.Random(seed), lambda _: warm or {})
     numbers = {a_node_id(number): number for number in (1, 2, 3)}
     return [numbers[instance.plan.shards[0].node_id] for instance in order]
 
@@ -91,6 +92,16 @@ def test_the_copy_here_is_left_when_another_is_less_loaded() -> None:
     )
     told = Readings(instances={reading.instance_id: reading})
     assert chosen(state, readings=told) == [2, 1]
+
+
+def test_of_equally_busy_copies_the_one_that_has_read_most_of_the_prompt_is_asked() -> None:
+    state = three(copy_on(1), copy_on(2), copy_on(3))
+    warm = {an_instance_id(2): 1, an_instance_id(3): 5}
+    for seed in range(50):
+        assert chosen(state, warm=warm, seed=seed)[0] == 3
+        busy = {an_instance_id(3): 1}
+        assert chosen(state, warm=warm, in_flight=busy, seed=seed)[0] != 3
+        assert chosen(state, warm=warm, unreachable={3}, seed=seed)[0] == 2
 
 
 def test_copies_elsewhere_share_what_comes() -> None:

@@ -83,6 +83,25 @@ def test_equal_load_is_spread() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_a_conversation_stays_with_the_copy_that_has_read_it(stream: bool) -> None:
+    async def story(api: Api) -> None:
+        served = api.daemon.inference.served
+        first: list[InstanceId] = []
+        for talk in range(12):
+            served.clear()
+            long = [{"role": "user", "content": f"{talk}" * 2000}]
+            await api.chat(messages=long, stream=stream)
+            for _ in range(4):
+                long += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "?"}]
+                await api.chat(messages=long, stream=stream)
+            assert len(set(served)) == 1
+            first.append(served[0])
+        assert len(set(first)) == 3, "each of the copies gets some of the conversations"
+
+    with_api(story, FakeDaemon(ONE, TWO, make_instance(number=3)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("refusal", [BUSY, GONE])
 def test_refusal_before_started_is_tried_elsewhere_once_each(stream: bool, refusal: Failed) -> None:
     async def story(api: Api) -> None:
