@@ -43,6 +43,7 @@ _LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
         "tokens_per_s": True,
         "in_flight": True,
         "queued": True,
+        "waiting": True,
         "progress": True,
         "failure": True,
     },

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.cards import card_digest
-from protocol.control_api import CardDocument
+from protocol.control_api import CardDocument, WaitingView
 from protocol.session import row_key
 from tests.support.builders import a_card, an_instance_id
 from tests.support.den_cluster import LLAMA, den_failure, fill
@@ -43,6 +43,24 @@ def test_an_instance_shows_shards_figures_failures_and_its_engines_log(
             await seat.until_shows("3 requests are running")
             await seat.press("escape", "down", "enter")
             await seat.until_shows("- den-02 -", "- Runs 1")
+
+    asyncio.run(story())
+
+
+def test_an_instance_says_how_long_requests_wait_for_it(
+    node: ScriptedSession, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        waiting = (
+            WaitingView(position=1, asker="loopback", waited_s=12, expected_s=4),
+            WaitingView(position=2, asker="loopback", waited_s=11, expected_s=9),
+        )
+        busy = small_instance("ready", queued=2, waiting=waiting)
+        node.rows("placements", {row_key("instance", an_instance_id(7)): busy})
+        async with a_seat(node.url, tmp_path, size=(160, 50)) as seat:
+            await seat.until_shows("attic-mini")
+            await type_command(seat, f"instance {an_instance_id(7)}")
+            await seat.until_shows("2 waiting (the first for 12 s, the last for about 9.0 s more)")
 
     asyncio.run(story())
 

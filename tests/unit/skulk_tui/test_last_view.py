@@ -58,6 +58,7 @@ def test_no_rate_no_age_and_no_error_is_kept() -> None:
     kept = json.dumps(rows_to_keep(_view()))
     for name in ("tokens_per_s", "cpu_ratio", "reading_age_s", "silent_s", "failure", "health"):
         assert name not in kept
+    assert "waiting" not in kept, "who waited then waits no more"
 
 
 def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
