@@ -15,7 +15,7 @@ from protocol.ids import (
     NodeIdField,
     TokenIdField,
 )
-from protocol.instances import DrainMs, LaunchRecord, Phase
+from protocol.instances import DrainMs, LaunchRecord, Phase, TtlMs
 from protocol.nodes import AddressField, NodeCapabilities, NodeFacts, PublicKeyField, Role
 from protocol.placements import PlacementRequest, Plan
 from protocol.state import (
@@ -146,6 +146,8 @@ class PlaceInstance(FrozenModel):
     request: PlacementRequest
     plan: Plan
     card: ModelCard
+    ttl_ms: TtlMs | None = None
+    """Place it on demand: nothing is loaded before a request asks for it."""
 
 
 class StopInstance(FrozenModel):
@@ -174,6 +176,44 @@ class MoveInstance(FrozenModel):
     stop_first: bool = False
     drain_ms: DrainMs
     """How long requests under way may go on at the old one."""
+
+
+class WakeInstance(FrozenModel):
+    """Have an on-demand instance loaded: a request asks for it. One that is awake stays so."""
+
+    kind: Literal["wake_instance"] = "wake_instance"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+
+
+class SleepInstance(FrozenModel):
+    """Have an on-demand instance unloaded: nobody has asked for it for its time to live.
+
+    What has changed meanwhile (another attempt, a pin) makes it void. Its node answers a request
+    that came first, and wakes it again.
+    """
+
+    kind: Literal["sleep_instance"] = "sleep_instance"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+    attempt: Annotated[int, Field(ge=0)]
+    """That had nothing to do."""
+
+
+class PinInstance(FrozenModel):
+    """Keep an instance loaded, and out of what a drain stops."""
+
+    kind: Literal["pin_instance"] = "pin_instance"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+
+
+class UnpinInstance(FrozenModel):
+    """Take the pin of an instance back."""
+
+    kind: Literal["unpin_instance"] = "unpin_instance"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
 
 
 class RetryInstance(FrozenModel):
@@ -315,6 +355,10 @@ Command = Annotated[
     | PlaceInstance
     | StopInstance
     | MoveInstance
+    | WakeInstance
+    | SleepInstance
+    | PinInstance
+    | UnpinInstance
     | RetryInstance
     | ClearBreaker
     | ReportPhase

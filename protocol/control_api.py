@@ -25,6 +25,7 @@ from protocol.ids import (
     NodeIdField,
 )
 from protocol.instances import (
+    MAX_TTL_MS,
     DesiredPhase,
     InstanceFailure,
     LaunchRecord,
@@ -49,6 +50,10 @@ API_KEY_PATTERN: Final = r"^skulk-([a-z2-7]{8})-([a-z2-7]{32})$"
 """`skulk-<letters of the key id>-<secret>`; the secret has 160 random bits."""
 
 Durability = Literal["member", "local", "memory"]
+
+DEFAULT_TTL_S: Final = 600
+MAX_TTL_S: Final = MAX_TTL_MS // 1000
+"""Of an on-demand instance: a week."""
 
 
 class ControlModel(FrozenModel):
@@ -83,6 +88,10 @@ class PlaceInstanceBody(ControlModel):
     slots: Slots | None = None
     plan_id: DigestField | None = None
     """Place exactly this plan of an earlier preview, or answer 409 with the plan of now."""
+    on_demand: bool = False
+    """Load nothing now: the first request does, and the last one begins the time to live."""
+    ttl_s: Annotated[int, Field(ge=1, le=MAX_TTL_S)] | None = None
+    """With `on_demand`: how long it stays loaded after a request; 600 when left out."""
 
 
 class ExactPlacement(ControlModel):
@@ -180,6 +189,13 @@ class InstanceView(ControlModel):
     desired: DesiredPhase
     drain_ms: int = 0
     """Once it is to stop: how long what it is answering may take to end."""
+    ttl_ms: int | None = None
+    """Of an on-demand instance: how long it stays loaded after a request; else None."""
+    sleeps_in_s: int | None = None
+    """While an on-demand instance is loaded and nobody asks it for anything: seconds left of its
+    time to live. None while it answers, is pinned, or no node tells."""
+    pinned: bool = False
+    """It stays loaded, and no drain takes it along."""
     attempt: int
     plan: Plan
     runners: tuple[RunnerView, ...] = ()

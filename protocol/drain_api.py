@@ -34,6 +34,8 @@ class DrainedInstance(ControlModel):
     instance_id: InstanceIdField
     model_id: ModelIdField
     phase: Phase
+    pinned: bool = False
+    """The drain is refused while it is."""
     requests: int | None = None
     """Being answered or waiting; None is unknown."""
     copies: int = 0

@@ -63,6 +63,7 @@ ErrorCode = Literal[
     "placement.no_node",
     "placement.node_unreachable",
     "placement.node_draining",
+    "placement.pinned",
     "placement.no_space",
     "placement.unsupported_shape",
     "placement.facts_missing",

@@ -168,6 +168,36 @@ class BreakerCleared(FrozenModel):
     instance_id: InstanceIdField
 
 
+class InstanceWoken(FrozenModel):
+    """A request asked for an on-demand instance that was asleep."""
+
+    kind: Literal["instance_woken"] = "instance_woken"
+    instance_id: InstanceIdField
+    attempt: int
+    """The one before, where its runner may be there still; else a new one."""
+
+
+class InstanceFellAsleep(FrozenModel):
+    """An on-demand instance need not be loaded; what is loaded goes, once it answers nobody."""
+
+    kind: Literal["instance_fell_asleep"] = "instance_fell_asleep"
+    instance_id: InstanceIdField
+
+
+class InstancePinned(FrozenModel):
+    """An instance stays loaded, and no drain takes it along."""
+
+    kind: Literal["instance_pinned"] = "instance_pinned"
+    instance_id: InstanceIdField
+
+
+class InstanceUnpinned(FrozenModel):
+    """An instance is as any other again."""
+
+    kind: Literal["instance_unpinned"] = "instance_unpinned"
+    instance_id: InstanceIdField
+
+
 class InstanceStopRequested(FrozenModel):
     """The instance is no longer wanted; its runners go, once they have answered or are late."""
 
@@ -252,6 +282,10 @@ Event = Annotated[
     | InstanceFailed
     | InstanceRetried
     | BreakerCleared
+    | InstanceWoken
+    | InstanceFellAsleep
+    | InstancePinned
+    | InstanceUnpinned
     | InstanceStopRequested
     | InstanceRemoved
     | DownloadEnded

@@ -11,8 +11,11 @@ from protocol.ids import DigestField, InstanceIdField, ModelIdField, NodeIdField
 from protocol.placements import Plan
 
 MAX_DRAIN_MS: Final = 24 * 3600 * 1000
+MIN_TTL_MS: Final = 1000
+MAX_TTL_MS: Final = 7 * 24 * 3600 * 1000
 
 Phase = Literal[
+    "asleep",
     "pending",
     "download",
     "stage",
@@ -24,7 +27,8 @@ Phase = Literal[
     "stopped",
     "failed",
 ]
-"""In the order a runner goes through them; `stopping`, `stopped` and `failed` end it."""
+"""In the order a runner goes through them; `stopping`, `stopped` and `failed` end it. `asleep` is
+an on-demand instance that nobody has asked for: only an instance is, never a runner."""
 
 PHASE_ORDER: Final[tuple[Phase, ...]] = (
     "pending",
@@ -37,10 +41,13 @@ PHASE_ORDER: Final[tuple[Phase, ...]] = (
 )
 LOADING_PHASES: frozenset[Phase] = frozenset(PHASE_ORDER[:-1])
 
-DesiredPhase = Literal["running", "stopped"]
+DesiredPhase = Literal["running", "asleep", "stopped"]
 
 DrainMs = Annotated[int, Field(ge=0, le=MAX_DRAIN_MS)]
 """How long what an instance is answering may take to end, once it is to stop."""
+
+TtlMs = Annotated[int, Field(ge=MIN_TTL_MS, le=MAX_TTL_MS)]
+"""How long an on-demand instance stays loaded after the end of its last request."""
 
 
 class RunnerStatus(FrozenModel):
@@ -103,6 +110,11 @@ class Instance(FrozenModel):
     drain_ms: DrainMs = 0
     """Once it is to stop: it takes no further request, and ends when it has answered those that it
     has, at the latest after this time. Each of its nodes counts from when it hears of it."""
+    ttl_ms: TtlMs | None = None
+    """Of an on-demand instance: it is loaded when a request asks for it, and sleeps again after so
+    long without one. None: it is loaded for as long as it is placed."""
+    pinned: bool = False
+    """It stays loaded, and no drain of a node takes it along."""
     attempt: int = 1
     breaker_cleared_ms: int = 0
     """Failures up to here do not count any more; an operator's word."""
@@ -120,8 +132,8 @@ class Instance(FrozenModel):
         """The phase of the whole: failed if any rank is, else the least advanced rank's."""
         if self.failure is not None and self.failure.final:
             return "failed"
-        if self.desired == "stopped":
-            return "stopping"
+        if self.desired != "running":
+            return "stopping" if self.desired == "stopped" else "asleep"
         if len(self.runners) < len(self.plan.shards):
             return "pending"
         reached = {runner.phase for runner in self.runners}

@@ -54,8 +54,8 @@ class ModelEntry(ControlModel):
     tasks: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    """`custom`, `installed`, `placed`, `ready`, then `vision`, `thinking`, `embedding`, `tensor`
-    and `companion`, as far as they hold."""
+    """`custom`, `installed`, `placed`, `ready`, `on_demand`, then `vision`, `thinking`,
+    `embedding`, `tensor` and `companion`, as far as they hold."""
     family: str = ""
     quantization: str = ""
     base_model: str = ""

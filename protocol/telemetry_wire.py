@@ -170,6 +170,10 @@ class _Source(NamedTuple):
 # ---- Readings to fields ----
 
 
+def _age_of(since_s: float | None, now: float) -> float | None:
+    return None if since_s is None else max(0.0, now - since_s)
+
+
 def _fields_of(reading: Reading, now: float) -> tuple[object, ...]:
     age_s = max(0.0, now - reading.at_s)
     match reading:
@@ -211,7 +215,7 @@ def _fields_of(reading: Reading, now: float) -> tuple[object, ...]:
                 *_paused_fields(reading.paused),
             )
         case InstanceReading():
-            return age_s, *_instance_fields(reading)
+            return age_s, *_instance_fields(reading), _age_of(reading.idle_since_s, now)
         case HoldingsReading():
             holdings = reading.holdings[:MAX_HOLDINGS]
             return (
@@ -330,7 +334,7 @@ def _paused(value: object) -> Paused:
 
 
 def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
-    age_s, in_flight, queued, slots, tokens_per_s, waiting = fields_of(fields, 6)
+    age_s, in_flight, queued, slots, tokens_per_s, waiting, idle_s = fields_of(fields, 7)
     return InstanceReading(
         instance_id=InstanceId(source.key[1]),
         node_id=source.node_id,
@@ -340,6 +344,7 @@ def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
         slots=number_of(slots),
         tokens_per_s=measure_of(tokens_per_s),
         waiting=tuple(map(_waiting, array_of(waiting, MAX_WAITING))),
+        idle_since_s=None if idle_s is None else source.now - _age(idle_s),
     )
 
 

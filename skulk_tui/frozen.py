@@ -24,10 +24,12 @@ def facts_of(view: ViewState, ref: Ref) -> object:
         case "instance":
             for item in view.instances:
                 if item.instance_id == ref.id:
-                    # That it comes up meanwhile does not matter: who stops it wants it gone.
-                    is_up = item.phase == "ready" or item.phase in LOADING_PHASES
+                    # That it comes up meanwhile, or falls asleep where it is on demand, does not
+                    # matter: who stops it wants it gone.
+                    is_up = item.phase in {"ready", "asleep"} or item.phase in LOADING_PHASES
                     phase = "up" if is_up else item.phase
-                    return (phase, item.desired, item.attempt, item.plan.plan_id)
+                    attempt = item.attempt if item.ttl_ms is None else None
+                    return (phase, item.desired == "stopped", attempt, item.plan.plan_id)
         case "node":
             for node in view.nodes:
                 if node.member.node_id == ref.id:

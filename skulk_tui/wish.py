@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from protocol.control_api import PlaceInstanceBody, PreviewsDocument
+from protocol.control_api import MAX_TTL_S, PlaceInstanceBody, PreviewsDocument
 from protocol.errors import ClientError, PlacementError, SkulkError, error_of
 from protocol.ids import Digest, ModelId, NodeId
 from protocol.move_api import MoveDocument
@@ -26,6 +26,8 @@ PLAN_ID_SHOWN: Final = 12
 CONTEXT_BOUNDS: Final = (256, 1 << 24)
 """Tokens of one request's window."""
 SLOTS_BOUNDS: Final = (1, 256)
+TTL_BOUNDS: Final = (1, MAX_TTL_S)
+"""Seconds that an on-demand instance stays loaded after a request."""
 
 
 @final
@@ -41,6 +43,8 @@ class Wish:
     backend: str | None = None
     context_tokens: int | None = None
     slots: int | None = None
+    ttl_s: int | None = None
+    """On demand, with this time to live; None is always loaded."""
 
     def query(self) -> Query:
         """Write it as the query of `/instance/previews`."""
@@ -70,6 +74,8 @@ class Wish:
             backend=self.backend,
             context_tokens=self.context_tokens,
             slots=self.slots,
+            on_demand=self.ttl_s is not None,
+            ttl_s=self.ttl_s,
             plan_id=plan_id,
         )
 
@@ -95,6 +101,8 @@ class Wish:
         for option, value in chosen:
             if value is not None:
                 words += [option, str(value)]
+        if self.ttl_s is not None:
+            words += ["--on-demand", "--ttl", f"{self.ttl_s}s"]
         return " ".join(shlex.quote(word) for word in words)
 
     def with_context(self, tokens: int | None) -> "Wish":

@@ -13,6 +13,7 @@ _WISH: Final = (
     Argument(name="context", kind="number", word="ctx"),
     Argument(name="slots", kind="number", word="slots"),
     Argument(name="backend", kind="text", word="backend"),
+    Argument(name="ttl", kind="text", word="on-demand"),
 )
 _INSTANCE: Final = Argument(name="instance", kind="instance")
 
@@ -49,6 +50,12 @@ ACTIONS: Final = (
            topic="placement", keys=("x",), views=("models", "model", "instance"), command="stop",
            arguments=(_INSTANCE,), condition=_is_placed, mutates=True, scope="operate",
            cli="skulk stop {selection}", weight=46),
+    Action(id="placement.pin", title="pin", effect="Keep an instance loaded, and out of drains.",
+           topic="placement", command="pin", arguments=(_INSTANCE,), condition=_is_placed,
+           mutates=True, scope="operate", cli="skulk pin {selection}"),
+    Action(id="placement.unpin", title="unpin", effect="Let an instance be unloaded and drained "
+           "again.", topic="placement", command="unpin", arguments=(_INSTANCE,),
+           condition=_is_placed, mutates=True, scope="operate", cli="skulk unpin {selection}"),
     Action(id="placement.clear_breaker", title="clear breaker", effect="Count an instance's "
            "crashes from here on; one that failed is tried again.", topic="placement",
            command="clear-breaker", arguments=(_INSTANCE,), condition=_is_placed, mutates=True,

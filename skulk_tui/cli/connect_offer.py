@@ -97,12 +97,17 @@ def ready_models(entries: Sequence[ModelEntry], wanted: str | None) -> tuple[Rea
     }
     if wanted is not None and wanted not in writers:
         raise unknown_value("a model that writes text", wanted, writers, see="skulk models list")
-    ready = [_ready(entry) for entry in entries if entry.ready and entry.id in writers]
+    ready = [_ready(entry) for entry in entries if _answers(entry) and entry.id in writers]
     ready.sort(key=lambda one: (one.model_id != wanted, not one.calls_tools, -one.window))
     if not ready or (wanted is not None and ready[0].model_id != wanted):
         asked = entries if wanted is None else [by_id[ModelId(wanted)]]
         raise _none_ready([entry for entry in asked if entry.placed], wanted)
     return tuple(ready)
+
+
+def _answers(entry: ModelEntry) -> bool:
+    """Say whether a request is answered now, or once it has woken the model."""
+    return entry.ready or "on_demand" in entry.tags
 
 
 def _ready(entry: ModelEntry) -> ReadyModel:

@@ -244,6 +244,7 @@ def _drained_record(one: DrainedInstance) -> DrainedRecord:
         instance_id=one.instance_id,
         model_id=one.model_id,
         phase=one.phase,
+        pinned=one.pinned,
         requests=one.requests,
         copies=one.copies,
         elsewhere=one.elsewhere or None,
@@ -262,7 +263,7 @@ def _stops_table(stops: tuple[DrainedRecord, ...]) -> Table:
         ),
         tuple(
             (
-                one.model_id,
+                f"{one.model_id} (pinned)" if one.pinned else one.model_id,
                 UNKNOWN if one.requests is None else str(one.requests),
                 str(one.copies),
                 one.elsewhere or f"no other node{f': {one.why_not}' if one.why_not else ''}",

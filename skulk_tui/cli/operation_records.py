@@ -95,6 +95,8 @@ class DrainedRecord:
     instance_id: str
     model_id: str
     phase: str
+    pinned: bool
+    """The drain is refused while it is."""
     requests: int | None
     """Being answered or waiting."""
     copies: int

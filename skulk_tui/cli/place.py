@@ -1,5 +1,6 @@
 """`skulk place`: place a model and wait until it serves, or show the arithmetic first."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated, Final, final
@@ -7,6 +8,8 @@ from typing import Annotated, Final, final
 import typer
 
 from protocol.control_api import (
+    DEFAULT_TTL_S,
+    MAX_TTL_S,
     CommandAccepted,
     InstanceView,
     PreviewsDocument,
@@ -27,7 +30,7 @@ from skulk_tui.cli.completing import complete_model, complete_node
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
-from skulk_tui.cli.session import Session
+from skulk_tui.cli.session import Session, parse_duration
 from skulk_tui.cli.suggestions import naming_the_nearest_model, node_ids_of
 from skulk_tui.cli.tables import candidates_tables, instances_table
 from skulk_tui.cli.verb import tell, verb
@@ -48,7 +51,7 @@ def add_place(app: typer.Typer) -> None:
         "place",
         examples=(
             "skulk place HuggingFaceTB/SmolLM2-135M --dry-run",
-            "skulk place my/model --context 8192 --nodes studio --timeout 5m",
+            "skulk place my/model --nodes studio --on-demand --ttl 30m",
         ),
     )(place)
 
@@ -99,12 +102,25 @@ def place(
         str | None,
         typer.Option(metavar="ID", help="Take exactly this plan of a dry run, or exit 5."),
     ] = None,
+    on_demand: Annotated[
+        bool,
+        typer.Option("--on-demand", help="Load it when a request asks for it, and not before."),
+    ] = False,
+    ttl: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="With --on-demand: unload it so long after a request [default: 10m].",
+        ),
+    ] = None,
 ) -> int | None:
     """Place a model, showing its phases until it serves.
 
-    The wait ends early when the placement fails; ending the wait does not end the work.
+    The wait ends early when the placement fails; ending the wait does not end the work. One that is
+    on demand sleeps, and there is nothing to wait for.
     """
     model_id = parse_model_id(model)
+    ttl_s = _ttl_s(ttl, on_demand=on_demand)
     if backend is not None and BACKEND_FORM.match(backend) is None:
         raise unknown_value("a backend", backend, _BACKENDS_SHOWN)
     state = state_of(session)
@@ -117,6 +133,7 @@ def place(
         backend=backend,
         context_tokens=context,
         slots=slots,
+        ttl_s=ttl_s,
     )
     placing = Placing(
         session=session,
@@ -128,6 +145,24 @@ def place(
         if dry_run:
             return placing.show_candidates()
         return placing.place(plan=plan, wait=wait and not detach, id_only=detach)
+
+
+def _ttl_s(ttl: str | None, *, on_demand: bool) -> int | None:
+    """Read how long an on-demand instance stays loaded; None for one that always is.
+
+    Raises:
+        ClientError: `client.usage`.
+    """
+    if ttl is None:
+        return DEFAULT_TTL_S if on_demand else None
+    seconds = math.ceil(parse_duration(ttl, "--ttl"))
+    if not on_demand:
+        problem = "--ttl says when an on-demand model is unloaded; this one stays loaded"
+    elif seconds > MAX_TTL_S:
+        problem = f"--ttl: {ttl[:40]} is more than {MAX_TTL_S // 86400} days"
+    else:
+        return seconds
+    raise ClientError("client.usage", problem, remediation="Write: --on-demand --ttl 10m.")
 
 
 @final
@@ -197,6 +232,11 @@ class Placing:
             return self.session.client.get(path_of("/instance/{}", instance_id), InstanceView)
         started_s = self.session.clock.monotonic_s()
         view = wait_until_ready(self.session, instance_id)
+        if view.phase == "asleep":
+            self.session.narrate(
+                f"asleep until a request asks for it: `skulk chat {self.wish.model_id}`"
+            )
+            return view
         took_s = self.session.clock.monotonic_s() - started_s
         self.session.narrate(
             f"ready after {format_duration(took_s)}: `skulk chat {self.wish.model_id}`"

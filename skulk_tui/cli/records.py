@@ -121,6 +121,12 @@ class InstanceRecord:
     tokens_per_s: float | None
     """Generated in the last seconds; None while no node tells."""
     needed_bytes: int
+    ttl_s: int | None
+    """Of one on demand: how long it stays loaded after a request."""
+    sleeps_in_s: int | None
+    """While it is loaded and idle: what is left of that."""
+    pinned: bool
+    """It stays loaded, and no drain takes it along."""
     pids: tuple[int, ...]
     load_ms: int | None
     placed_at: str | None

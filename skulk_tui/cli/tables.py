@@ -1,6 +1,6 @@
 """Records as tables for people. Pure: the terminal's width is settled by whoever draws them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from skulk_tui.cli.output import Column, Table, key_values
 from skulk_tui.cli.records import (
@@ -227,8 +227,12 @@ def phase_text(instance: InstanceRecord) -> str:
     phase = instance.phase
     if slowest is not None and slowest.done_bytes is not None and slowest.total_bytes:
         phase = f"{phase} {format_percent(slowest.done_bytes, slowest.total_bytes)}"
-    move = _move_text(instance)
-    return f"{phase} ({move})" if move else phase
+    sleeps = ""
+    if instance.sleeps_in_s is not None:
+        sleeps = f"sleeps in {format_duration(instance.sleeps_in_s)}"
+    notes = [_move_text(instance), sleeps, "pinned" if instance.pinned else ""]
+    said = ", ".join(note for note in notes if note)
+    return f"{phase} ({said})" if said else phase
 
 
 def _move_text(instance: InstanceRecord) -> str:
@@ -260,6 +264,7 @@ def instance_tables(instance: InstanceRecord, *, now_ms: int) -> tuple[Table, ..
         ("backend", f"{instance.backend} ({instance.shape})"),
         ("context", f"{format_count(instance.context_tokens)} tokens a request"),
         ("slots", str(instance.slots)),
+        *_stay_pairs(instance),
         ("in flight", format_count(instance.in_flight)),
         ("queued", format_count(instance.queued)),
         ("rate", format_throughput(instance.tokens_per_s)),
@@ -279,6 +284,14 @@ def instance_tables(instance: InstanceRecord, *, now_ms: int) -> tuple[Table, ..
         ("remedy", failure.remediation or UNKNOWN),
     ]
     return (key_values(pairs), _log_table("LAST LINES OF ITS LOG", failure))
+
+
+def _stay_pairs(instance: InstanceRecord) -> Iterator[tuple[str, str]]:
+    """Say how long it stays loaded, where that is not for as long as it is placed."""
+    if instance.ttl_s is not None:
+        yield "on demand", f"unloaded {format_duration(instance.ttl_s)} after a request"
+    if instance.pinned:
+        yield "pinned", "it stays loaded, and no drain takes it along"
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -41,6 +41,14 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "Stop instances and wait until their processes are gone.",
     ),
     "retry": ("instances:add_instance_verbs", "Try a failed instance again, as it was placed."),
+    "pin": (
+        "pins:add_pin_verbs",
+        "Keep an instance loaded, and out of drains, until it is unpinned.",
+    ),
+    "unpin": (
+        "pins:add_pin_verbs",
+        "Take the pin of an instance back: it is unloaded and drained as any other.",
+    ),
     "wait": (
         "wait:add_wait",
         "Wait until a model serves, its instances are gone, or its files are there.",

@@ -61,7 +61,7 @@ def instance_hint(instance_id: str) -> str:
 
 
 def wait_until_ready(session: Session, instance_id: str) -> InstanceView:
-    """Wait until an instance serves, showing its phases.
+    """Wait until an instance serves, showing its phases; one that is asleep does, when asked.
 
     Raises:
         SkulkError: The instance's failure once no further attempt follows, with exit status, signal
@@ -74,7 +74,7 @@ def wait_until_ready(session: Session, instance_id: str) -> InstanceView:
             while True:
                 view = _patiently(session, line, instance_id)
                 failure = view.failure
-                if view.phase == "ready":
+                if view.phase in {"ready", "asleep"}:
                     return view
                 if failure is not None and failure.final:
                     line.clear()

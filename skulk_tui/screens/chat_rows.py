@@ -28,8 +28,12 @@ def instances_of(view: ViewState, model_id: str) -> Sequence[InstanceView]:
 
 
 def ready_models(view: ViewState) -> Sequence[str]:
-    """Give the models that answer now, each once."""
-    return list(dict.fromkeys(one.model_id for one in view.instances if one.phase == "ready"))
+    """Give the models that answer, each once: those that are asked for their load come last."""
+    answering = sorted(
+        (one for one in view.instances if one.phase in {"ready", "asleep"}),
+        key=lambda one: one.phase == "asleep",
+    )
+    return list(dict.fromkeys(one.model_id for one in answering))
 
 
 def route_of(instance: InstanceView, view: ViewState) -> str:
@@ -105,6 +109,8 @@ def empty_lines(conversation: Conversation, view: ViewState, link: LinkView) -> 
             f"{model} is not placed anywhere",
             "ctrl+o chooses another model; f2, then 2 places this one",
         )
+    if found[0].phase == "asleep":
+        return _texts(f"{model} is asleep: what you ask loads it, and is answered then")
     if found[0].phase != "ready":
         return [
             *_texts(f"{model} is not ready yet: {found[0].phase}{_share(found[0])}"),

@@ -44,7 +44,9 @@ _LIVENESS: Final[dict[str, tuple[str, Tone]]] = {
     "left": ("left", "dim"),
     "joining": ("joining", "warn"),
 }
-_PHASE_TONES: Final[dict[str, Tone]] = {"ready": "good", "failed": "bad", "gone": "dim"}
+_PHASE_TONES: Final[dict[str, Tone]] = {
+    "ready": "good", "failed": "bad", "gone": "dim", "asleep": "dim",
+}  # fmt: skip
 
 
 def ref_of_node(view: NodeView) -> Ref:

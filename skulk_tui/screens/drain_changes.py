@@ -64,6 +64,8 @@ def _stops(plan: DrainDocument) -> tuple[Line, ...]:
             line("Stops ", span(one.model_id, "bad"), f" ({one.phase})", _requests(one)),
             line(span(f"  {_what_is_left(one)}")),
         ]
+        if one.pinned:
+            lines.append(line(span("  It is pinned: unpin or move it first.", "bad")))
         if one.why_not is not None and not one.copies:
             lines.append(line(span(f"  {one.why_not.message}", "warn")))
     lines.append(line("Each ends what it is answering first, and takes no more."))

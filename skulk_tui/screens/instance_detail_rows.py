@@ -20,6 +20,7 @@ from skulk_tui.lines import Line, Span, line, span, toned
 from skulk_tui.screens.move_text import move_text
 from skulk_tui.screens.plan_phases import failure_lines, phase_word, tone_of
 from skulk_tui.screens.plan_rows import SHAPE_WORDS
+from skulk_tui.screens.stay_text import stay_text
 from skulk_tui.table_columns import Column
 from skulk_tui.table_model import Ref, TableRow
 from skulk_tui.view_state import ViewState
@@ -104,7 +105,7 @@ def instance_lines(item: InstanceView, view: ViewState) -> Sequence[Line]:
     rows: list[tuple[str, Line]] = [
         ("instance", line(span(item.instance_id))),
         ("phase", line(Span(phase_word(item.phase), tone_of(item.phase)),
-                       f", attempt {item.attempt}", "" if item.desired == "running"
+                       f", attempt {item.attempt}", "" if item.desired != "stopped"
                        else ", to be stopped")),
         ("load", _load(item)),
         ("window", line(f"{format_count(item.context_token_limit)} tokens a request")),
@@ -114,6 +115,9 @@ def instance_lines(item: InstanceView, view: ViewState) -> Sequence[Line]:
         ("launch", _launch(item)),
         ("per token", toned(f"{UNKNOWN}  no node tells times per shard and hop", "dim")),
     ]  # fmt: skip
+    stays = stay_text(item)
+    if stays:
+        rows.insert(2, ("stays", line(stays)))
     moves = move_text(item, view)
     if moves:
         rows.insert(2, ("move", line(Span(moves, "warn"))))

@@ -10,7 +10,7 @@ from protocol.cluster_api import NodeView
 from protocol.control_api import InstanceView, TransferStatus
 from protocol.instances import LOADING_PHASES
 from protocol.models_api import ModelEntry
-from skulk_tui.formatting import UNKNOWN, format_percent
+from skulk_tui.formatting import UNKNOWN, format_duration, format_percent
 from skulk_tui.lines import Line, Span, Tone, line, span, toned
 from skulk_tui.screens.cluster_rows import is_alert, presence_of, ref_of_node, short_model
 from skulk_tui.screens.store_rows import Disks
@@ -178,6 +178,8 @@ def inputs_line(wish: Wish | None) -> Line:
     context = "auto" if wish.context_tokens is None else str(wish.context_tokens)
     slots = "auto" if wish.slots is None else str(wish.slots)
     backend = f"  {wish.backend}" if wish.backend else ""
+    if wish.ttl_s is not None:
+        backend += f"  on demand {format_duration(wish.ttl_s)}"
     return line(
         Span(" shape ", "dim"), shape_word(wish), Span("  ctx ", "dim"), context,
         Span("  slots ", "dim"), slots, span(backend),

@@ -1,6 +1,10 @@
-"""What `:move` and `:clear-breaker` do, from any view; what they need is loaded when first done."""
+"""What `:move`, `:pin`, `:unpin` and `:clear-breaker` do, from any view.
+
+What they need is loaded when it is first done.
+"""
 
 from collections.abc import Mapping
+from functools import partial
 
 from skulk_tui.screens.asking import Desk
 from skulk_tui.screens.view import Handler, Values
@@ -22,4 +26,17 @@ def move_handlers(seat: Seat, desk: Desk) -> Mapping[str, Handler]:
         named, selection = values.get("instance", ""), desk.situation.selection
         seat.confirm(breaker_clearance(seat, one_instance(seat.view, named, selection)))
 
-    return {"placement.move": move, "placement.clear_breaker": clear_breaker}
+    def pin(values: Values, *, is_wanted: bool) -> None:
+        from skulk_tui.screens.pin_changes import pinning
+        from skulk_tui.screens.plan_inputs import one_instance
+
+        named, selection = values.get("instance", ""), desk.situation.selection
+        item = one_instance(seat.view, named, selection)
+        seat.confirm(pinning(seat, item, is_wanted=is_wanted))
+
+    return {
+        "placement.move": move,
+        "placement.clear_breaker": clear_breaker,
+        "placement.pin": partial(pin, is_wanted=True),
+        "placement.unpin": partial(pin, is_wanted=False),
+    }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from protocol.control_api import CommandAccepted, InstanceView
+from protocol.control_api import DEFAULT_TTL_S, CommandAccepted, InstanceView
 from protocol.drain_api import DEFAULT_DRAIN_S
 from protocol.errors import PlacementError, SkulkError
 from protocol.ids import NodeId
@@ -26,6 +26,7 @@ from skulk_tui.wish import Wish, same_again
 _PLAIN_NAME: Final = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 
 _DRAIN: Final = "d"
+_ON_DEMAND: Final = "d"
 
 OnChanged = Callable[[], None]
 """Called when the node says that a plan no longer holds."""
@@ -50,10 +51,10 @@ def placement(seat: Seat, wish: Wish, plan: Plan, *, on_changed: OnChanged) -> C
     view = seat.view
 
     async def send(option: str) -> Sent:
-        del option
+        asked = replace(wish, ttl_s=DEFAULT_TTL_S) if option == _ON_DEMAND else wish
         try:
             accepted = await seat.link.request(
-                "POST", "/place_instance", CommandAccepted, wish.body(plan.plan_id)
+                "POST", "/place_instance", CommandAccepted, asked.body(plan.plan_id)
             )
         except SkulkError as error:
             changed = what_changed(error, plan, view)
@@ -72,11 +73,19 @@ def placement(seat: Seat, wish: Wish, plan: Plan, *, on_changed: OnChanged) -> C
             undo=_taken_back(seat, instance_id, accepted.plan or plan),
         )
 
+    effect, options = placement_effect(plan, view), [Option(key="p", title="place it")]
+    if wish.ttl_s is None:
+        time = format_duration(DEFAULT_TTL_S)
+        options.append(Option(key=_ON_DEMAND, title=f"on demand (unloads after {time})"))
+    else:
+        time = format_duration(wish.ttl_s)
+        loads = line(f"Loaded when a request asks for it, unloaded {time} after the last one.")
+        effect = (*effect, loads)
     return Change(
         title=f"Place {plan.model_id}",
-        effect=placement_effect(plan, view),
+        effect=effect,
         cli=wish.cli(command_name(view), plan.plan_id),
-        options=(Option(key="p", title="place it"),),
+        options=tuple(options),
         send=send,
     )
 
@@ -147,7 +156,11 @@ def stop(seat: Seat, item: InstanceView) -> Change:
     took = "" if item.launch is None else f" (about {format_duration(item.launch.load_ms / 1000)})"
     effect.append(line(f"Files stay on disk. To bring it back: place it again{took}."))
     may_drain = item.phase == "ready" and item.in_flight != 0
-    change = _stop_change(seat, item.instance_id, item.plan, tuple(effect), may_drain=may_drain)
+    ttl_s = None if item.ttl_ms is None else item.ttl_ms // 1000
+    wish = replace(same_again(item.plan), ttl_s=ttl_s)
+    change = _stop_change(
+        seat, item.instance_id, item.plan, tuple(effect), may_drain=may_drain, wish=wish
+    )
     return replace(change, is_still_so=still_so(seat.view, [ref_of_instance(item)]))
 
 
@@ -179,6 +192,7 @@ def _stop_change(
     effect: tuple[Line, ...],
     *,
     may_drain: bool = False,
+    wish: Wish | None = None,
 ) -> Change:
     async def send(option: str) -> Sent:
         path = path_of("/instance/{}", instance_id)
@@ -188,7 +202,7 @@ def _stop_change(
         return Sent(
             message=f"{plan.model_id} is being stopped{first}",
             command_id=accepted.command_id,
-            undo=again(seat, plan),
+            undo=again(seat, plan, wish),
         )
 
     now = Option(key="x", title="stop now", is_default_danger=True)
@@ -203,9 +217,9 @@ def _stop_change(
     )
 
 
-def again(seat: Seat, plan: Plan) -> Change:
+def again(seat: Seat, plan: Plan, wish: Wish | None = None) -> Change:
     """Plan to place what was stopped: the same nodes, backend, window and slots."""
-    return placement(seat, same_again(plan), plan, on_changed=_nobody)
+    return placement(seat, wish or same_again(plan), plan, on_changed=_nobody)
 
 
 def _nobody() -> None:

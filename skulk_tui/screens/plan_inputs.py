@@ -16,6 +16,7 @@ from skulk_tui.wish import (
     BACKEND_FORM,
     CONTEXT_BOUNDS,
     SLOTS_BOUNDS,
+    TTL_BOUNDS,
     Wish,
     bounded_number,
 )
@@ -27,6 +28,9 @@ _SHAPES: Final[Mapping[str, Shape]] = {
     "rpc": "rpc",
 }
 _SHAPE_CYCLE: Final[tuple[Shape | None, ...]] = (None, "single", "pipeline", "tensor", "rpc")
+_UNIT_S: Final[Mapping[str, int]] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONG: Final = 8
+"""Digits of a number that is no sensible time in any unit."""
 _FIRST_CONTEXT: Final = 4096
 """Tokens to begin with where no plan says what would be chosen."""
 
@@ -64,7 +68,32 @@ def wish_of(values: Mapping[str, str], view: ViewState, model_id: str) -> Wish:
         backend=backend,
         context_tokens=None if context is None else bounded_number("ctx", context, CONTEXT_BOUNDS),
         slots=None if slots is None else bounded_number("slots", slots, SLOTS_BOUNDS),
+        ttl_s=ttl_of(values.get("ttl")),
     )
+
+
+def ttl_of(word: str | None) -> int | None:
+    """Read how long an on-demand model stays loaded after a request; None where it always is.
+
+    Raises:
+        ClientError: `client.usage`: it is no duration, or out of bounds.
+    """
+    if word is None:
+        return None
+    number, unit = word[:-1], word[-1:]
+    if word.isdecimal():
+        number, unit = word, "s"
+    seconds = (
+        int(number) * _UNIT_S.get(unit, 0) if number.isdecimal() and len(number) < _LONG else 0
+    )
+    low, high = TTL_BOUNDS
+    if not low <= seconds <= high:
+        raise ClientError(
+            "client.usage",
+            f"on-demand takes a time up to {high // 86400} days, not {word[:40]!r}",
+            remediation="Write it like 90s, 10m, 2h or 1d: it is unloaded so long after a request.",
+        )
+    return seconds
 
 
 def nodes_of(words: str, view: ViewState) -> tuple[NodeId, ...]:

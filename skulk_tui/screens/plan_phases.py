@@ -17,6 +17,7 @@ from skulk_tui.glyphs import GlyphSet, bar
 from skulk_tui.lines import EMPTY, Line, Span, Tone, fit, line, span, wrapped
 from skulk_tui.screens.cluster_rows import ref_of_instance
 from skulk_tui.screens.move_text import move_text
+from skulk_tui.screens.stay_text import stay_text
 from skulk_tui.status_row import clock_time
 from skulk_tui.view_state import ViewState
 from skulk_tui.widgets.block_pane import Block
@@ -26,6 +27,7 @@ _TONES: Final[dict[Phase, Tone]] = {
     "failed": "bad",
     "stopping": "dim",
     "stopped": "dim",
+    "asleep": "dim",
 }
 _NAME: Final = 9
 _PHASE: Final = 8
@@ -65,6 +67,7 @@ def run_head(item: InstanceView) -> Line:
     return line(
         Span(" "), span(item.instance_id, "strong"), "  ",
         Span(phase_word(item.phase), tone_of(item.phase)), attempt, load,
+        Span(f"  {stays}" if (stays := stay_text(item)) else "", "dim"),
     )  # fmt: skip
 
 

@@ -11,11 +11,14 @@ from protocol.commands import (
     Command,
     CommandReply,
     MoveInstance,
+    PinInstance,
     PlaceInstance,
     RetryInstance,
     StopInstance,
+    UnpinInstance,
 )
 from protocol.control_api import (
+    DEFAULT_TTL_S,
     CommandAccepted,
     ExactPlacement,
     PlaceInstanceBody,
@@ -55,13 +58,13 @@ class InstanceRoutes:
     async def place(self, request: Request) -> Answer:
         """`POST /place_instance`: 202 once the placement is desired state."""
         body = await read_body(request, PlaceInstanceBody)
-        wanted = placement_request(body)
+        wanted, ttl_ms = placement_request(body), _ttl_ms(body)
         command_id = self._claim(request, wanted.model_id)
         try:
             card = await find_card(self._deps, wanted.model_id)
             outcome = await self._deps.placements.preview(wanted, wait_s=self._deps.facts_wait_s)
             plan = chosen_plan(outcome, body.plan_id)
-            return await self._submit(command_id, wanted, plan, card)
+            return await self._submit(command_id, wanted, plan, card, ttl_ms)
         finally:
             del self._placing[wanted.model_id]
 
@@ -167,6 +170,22 @@ class InstanceRoutes:
         )
         return await self._about(instance, command, "Its failures so far do not count any more.")
 
+    async def pin(self, request: Request) -> Answer:
+        """`POST /instance/{instance_id}/pin`: it stays loaded, and no drain takes it along."""
+        instance = find_instance(self._deps, request)
+        command = PinInstance(
+            command_id=mint(self._deps, request), instance_id=instance.instance_id
+        )
+        return await self._about(instance, command, "It stays loaded from now on.")
+
+    async def unpin(self, request: Request) -> Answer:
+        """`DELETE /instance/{instance_id}/pin`: it is as any other again."""
+        instance = find_instance(self._deps, request)
+        command = UnpinInstance(
+            command_id=mint(self._deps, request), instance_id=instance.instance_id
+        )
+        return await self._about(instance, command, "It is pinned no more.")
+
     # ---- Parts ----
 
     def _claim(self, request: Request, model_id: ModelId) -> CommandId:
@@ -196,12 +215,21 @@ class InstanceRoutes:
             )
 
     async def _submit(
-        self, command_id: CommandId, wanted: PlacementRequest, plan: Plan, card: ModelCard
+        self,
+        command_id: CommandId,
+        wanted: PlacementRequest,
+        plan: Plan,
+        card: ModelCard,
+        ttl_ms: int | None = None,
     ) -> Reply:
-        command = PlaceInstance(command_id=command_id, request=wanted, plan=plan, card=card)
+        command = PlaceInstance(
+            command_id=command_id, request=wanted, plan=plan, card=card, ttl_ms=ttl_ms
+        )
         reply = await submit_plan(self._deps, command)
         accepted = CommandAccepted(
-            message=f"Placing {wanted.model_id}.",
+            message=f"Placing {wanted.model_id}."
+            if ttl_ms is None
+            else f"{wanted.model_id} is loaded when a request asks for it.",
             command_id=command_id,
             instance_id=InstanceId(command_id),
             model_id=wanted.model_id,
@@ -350,6 +378,24 @@ def placement_request(body: PlaceInstanceBody) -> PlacementRequest:
         context_tokens=body.context_tokens,
         slots=body.slots,
     )
+
+
+def _ttl_ms(body: PlaceInstanceBody) -> int | None:
+    """Read how an instance is placed: on demand, or always loaded.
+
+    Raises:
+        RequestError: `request.invalid`.
+    """
+    if body.on_demand:
+        return 1000 * (body.ttl_s or DEFAULT_TTL_S)
+    if body.ttl_s is not None:
+        raise RequestError(
+            "request.invalid",
+            f"`ttl_s` is {body.ttl_s}, and the model is not placed on demand",
+            remediation="Set `on_demand` too, or leave `ttl_s` out.",
+            details={"param": "ttl_s"},
+        )
+    return None
 
 
 _QUERY_LISTS = {"node_ids": "nodes", "excluded_node_ids": "excluded_nodes"}

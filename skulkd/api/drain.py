@@ -40,7 +40,7 @@ class DrainRoutes:
         stops = [
             await self._stopped(instance, node_id)
             for instance in tuple(live_on(state, node_id))
-            if instance.desired == "running"
+            if instance.desired != "stopped"
         ]
         document = DrainDocument(
             node_id=node_id,
@@ -98,6 +98,7 @@ class DrainRoutes:
             instance_id=instance.instance_id,
             model_id=instance.model_id,
             phase=instance.phase,
+            pinned=instance.pinned,
             requests=None if reading is None else reading.in_flight + reading.queued,
             copies=sum(other.phase == "ready" for other in others),
             elsewhere=elsewhere,

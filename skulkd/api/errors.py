@@ -62,6 +62,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "placement.no_node": 400,
     "placement.node_unreachable": 503,
     "placement.node_draining": 409,
+    "placement.pinned": 409,
     "placement.no_space": 400,
     "placement.unsupported_shape": 400,
     "placement.facts_missing": 503,

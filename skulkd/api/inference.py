@@ -9,19 +9,20 @@ nothing before it is there, so every failure has its own status.
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, final
 
 from pydantic import ValidationError
 
 from protocol.control_api import CancelReply
-from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Terminal
-from protocol.errors import ErrorBody, ErrorCode, RequestError, SkulkError, error_of
+from protocol.data_frames import Chunk, Failed, Finished, Started, Terminal
+from protocol.errors import ErrorBody, RequestError, SkulkError, error_of
 from protocol.ids import CommandId, InstanceId, ModelId, parse_command_id
 from protocol.instances import Instance
 from protocol.tasks import ChatTask
 from skulkd.api.admission import admitted
+from skulkd.api.asking import NO_TERMINAL, RETRIED, Asking, Serving
 from skulkd.api.choices import all_ended, usage_of_all
 from skulkd.api.control import mint
 from skulkd.api.dependencies import ApiDependencies
@@ -44,6 +45,7 @@ from skulkd.api.selection import Sight, choose
 from skulkd.api.sight import check_sight
 from skulkd.api.sse import SSE_HEADERS, EventStream, TurnWrites, stream_headers
 from skulkd.api.streams import KeptStream, KeptStreams, StreamReader
+from skulkd.api.waking import STREAM_WAIT_S, WHOLE_WAIT_S, Waking, wait_of
 from skulkd.core.model_capabilities import heeded
 from skulkd.core.warm_prefixes import WarmPrefixes
 from skulkd.runtime.logs import command_id as log_command_id
@@ -54,7 +56,6 @@ _Call = TypeVar("_Call", bound=ChatCall)
 Parse = Callable[..., _Call]
 """Takes the fields of a body, the `command_id`, and the `pictures` that read its images."""
 
-_RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.draining", "engine.gone"})
 _BUSY_RETRY_S: Final = 1
 _COPY_BYTES: Final = 64 << 10
 _SHOWN_KINDS: Final = 10
@@ -72,12 +73,13 @@ class ChatService:
     def __init__(self, deps: ApiDependencies, others: OtherNodes) -> None:
         self._deps = deps
         self._others = others
-        self._in_flight: dict[InstanceId, int] = {}
         self._open: dict[CommandId, _Interruptible] = {}
         self._warm = WarmPrefixes(secrets.token_bytes(32))
         self._turn = TurnWrites()
         self._kept = KeptStreams(self.cancel_here, deps.keep_limits)
         self._meters = deps.meters
+        self.waking: Final = Waking(deps, self._sight)
+        self.asking: Final = Asking(deps, self.waking, self._note_warm)
         deps.cancels.add_here(self.cancel_here)
 
     @property
@@ -117,6 +119,7 @@ class ChatService:
         body = await request.body()
         fields = await decode_object(body)
         call, candidates = await self._admitted(request, fields, parse_prompt)
+        candidates = await self.awake(request, candidates)
         own_id = self._deps.face.node_id
         here = [item for item in candidates if item.plan.shards[0].node_id == own_id]
         if not here and request.asker is None:
@@ -209,9 +212,9 @@ class ChatService:
         return await self._whole(
             request,
             call,
-            candidates[0].model_id,
+            candidates,
             1,
-            lambda _: self._gathered(request, task, candidates, answer.add),
+            lambda _, serving: self._gathered(task, serving, answer.add),
             lambda ended, elapsed_s: answer.document(ended[0], elapsed_s),
         )
 
@@ -225,10 +228,10 @@ class ChatService:
         return await self._whole(
             request,
             call,
-            candidates[0].model_id,
+            candidates,
             len(tasks),
-            lambda choice: self._gathered(
-                request, tasks[choice], candidates, partial(answer.add, choice=choice)
+            lambda choice, serving: self._gathered(
+                tasks[choice], serving, partial(answer.add, choice=choice)
             ),
             lambda ended, elapsed_s: answer.document(ended[0], elapsed_s, ended[1:]),
         )
@@ -287,7 +290,7 @@ class ChatService:
     # ---- Admission ----
 
     def ready(self, model_id: ModelId, task: ChatTask | None = None) -> tuple[Instance, ...]:
-        """Give the instances that could serve a model, or a chat, now; see `choose`."""
+        """Give who could serve a model, or a chat, now or once awake; see `choose`."""
         deps = self._deps
 
         def warmth(instances: Sequence[Instance]) -> Mapping[InstanceId, int]:
@@ -307,7 +310,7 @@ class ChatService:
         return Sight(
             node_id=deps.face.node_id,
             is_reachable=deps.is_reachable,
-            in_flight=self._in_flight,
+            in_flight=self.asking.in_flight,
             readings=deps.readings.readings,
             now_s=deps.clock.monotonic_s(),
         )
@@ -318,9 +321,9 @@ class ChatService:
         self,
         request: Request,
         call: ChatCall,
-        model_id: ModelId,
+        candidates: tuple[Instance, ...],
         n: int,
-        gather: Callable[[int], Coroutine[Any, Any, Terminal]],
+        gather: Callable[[int, Serving], Coroutine[Any, Any, Terminal]],
         document: Callable[[tuple[Finished, ...], float], bytes],
     ) -> Reply:
         """Answer once all choices are there.
@@ -328,19 +331,24 @@ class ChatService:
         Args:
             request: Whose connection ends it all when it is lost.
             call: What it asks for.
-            model_id: As the model is placed.
+            candidates: Which instances may serve it.
             n: How many choices.
-            gather: Serves a choice, by its number.
+            gather: Serves a choice, by its number, from those that are awake.
             document: Takes the good terminals of all, and the seconds that they took.
         """
         task = call.task
-        meter = self._meters.begin(model_id, call.dialect)
+        meter = self._meters.begin(candidates[0].model_id, call.dialect)
+        deadline_s = self.waking.deadline_s(wait_of(request, WHOLE_WAIT_S))
         block = Interruptible(request.connection)
         self._open[task.command_id] = block
         try:
             with meter, block:
                 name = f"chat {task.command_id}"
-                ended = await all_ended(self._deps.tasks, n, gather, name=name)
+                awake = await self.waking.awake(candidates, deadline_s)
+                serving = Serving(awake, deadline_s, request.principal.name)
+                ended = await all_ended(
+                    self._deps.tasks, n, lambda choice: gather(choice, serving), name=name
+                )
                 if isinstance(ended, Failed):
                     raise _failure(ended.error)
                 meter.finish(ended[0].reason, usage_of_all(ended))
@@ -349,11 +357,7 @@ class ChatService:
         return Reply(body=document(ended, meter.elapsed_s))
 
     async def _gathered(
-        self,
-        request: Request,
-        task: ChatTask,
-        candidates: tuple[Instance, ...],
-        add: Callable[[Chunk], None],
+        self, task: ChatTask, serving: Serving, add: Callable[[Chunk], None]
     ) -> Terminal:
         """Serve a task into an answer."""
 
@@ -361,7 +365,7 @@ class ChatService:
             add(chunk)
             return True
 
-        frames = self._frames(request, task, candidates, take)
+        frames = self.asking.frames(task, serving, take)
         try:
             async for frame in frames:
                 if isinstance(frame, Chunk):
@@ -370,7 +374,7 @@ class ChatService:
                     return frame
         finally:
             await frames.aclose()
-        raise AssertionError(_NO_TERMINAL)  # `_frames` gives one
+        raise AssertionError(NO_TERMINAL)  # `_frames` gives one
 
     async def _stream(
         self,
@@ -464,60 +468,30 @@ class ChatService:
         command_id = stream.call.task.command_id
         log_command_id.set(command_id)
         choices = stream.choices
+        deadline_s = self.waking.deadline_s(wait_of(stream.request, STREAM_WAIT_S))
 
         async def serve(number: int) -> Terminal:
             choice = choices[number]
-            frames = self._frames(stream.request, choice.task, candidates, choice.take)
+            frames = self.asking.frames(choice.task, serving, choice.take)
             try:
                 return await choice.relay(frames)
             finally:
                 await frames.aclose()
 
         try:
+            awake = await self.waking.awake(candidates, deadline_s)
+            serving = Serving(awake, deadline_s, stream.request.principal.name)
             name = f"chat {command_id}"
             ended = await all_ended(self._deps.tasks, len(choices), serve, name=name)
+        except SkulkError as error:
+            stream.fail(error)
+            return
         except Exception:  # ruff: ignore[blind-except] - a bug must not leave the stream open
             _log.exception("serving the stream failed")
             stream.fail(bug())
             return
         if isinstance(ended, Failed):
             stream.fail(_failure(ended.error))
-
-    async def _frames(
-        self, request: Request, task: ChatTask, candidates: tuple[Instance, ...], take: TakeChunk
-    ) -> AsyncGenerator[Frame]:
-        """Serve by the first candidate that admits the task; give exactly one terminal."""
-        task = task.model_copy(update={"asker": request.principal.name})
-        for index, instance in enumerate(candidates):
-            is_last = index == len(candidates) - 1
-            has_started = False
-            self.count(instance.instance_id, 1)
-            wanted = heeded(instance.card, task)
-            frames = self._deps.inference.chat(instance.instance_id, wanted, take)
-            try:
-                async for frame in frames:
-                    if isinstance(frame, Chunk):  # nearly all are
-                        has_started = True
-                        yield frame
-                        continue
-                    if isinstance(frame, Started):
-                        has_started = True
-                        self._note_warm(instance, task, candidates)
-                    elif isinstance(frame, Failed):
-                        code = frame.error.code
-                        if not has_started and not is_last and code in _RETRIED:
-                            break  # the next candidate; nothing has reached the client
-                        yield frame
-                        return
-                    yield frame
-                    if isinstance(frame, Finished):
-                        return
-                else:
-                    yield Failed(ErrorBody(code="engine.gone", message=_NO_TERMINAL))
-                    return
-            finally:
-                self.count(instance.instance_id, -1)
-                await frames.aclose()
 
     def _note_warm(
         self, instance: Instance, task: ChatTask, candidates: tuple[Instance, ...]
@@ -527,19 +501,24 @@ class ChatService:
             blocks = self._warm.blocks(task)
             self._warm.note(instance.instance_id, blocks, self._deps.clock.monotonic_s())
 
-    def count(self, instance_id: InstanceId, change: int) -> None:
-        """Note that so many more requests of this node's clients are with an instance."""
-        count = self._in_flight.get(instance_id, 0) + change
-        if count > 0:
-            self._in_flight[instance_id] = count
-        else:
-            self._in_flight.pop(instance_id, None)
+    async def awake(
+        self,
+        request: Request,
+        candidates: tuple[Instance, ...],
+        *,
+        wait_s: float = WHOLE_WAIT_S,
+    ) -> tuple[Instance, ...]:
+        """Wait for what serves a request that is not a stream; ends when its client goes.
+
+        Raises:
+            SkulkError: As `Waking.awake`.
+        """
+        deadline_s = self.waking.deadline_s(wait_of(request, wait_s))
+        with Interruptible(request.connection):
+            return await self.waking.awake(candidates, deadline_s)
 
     def _now_s(self) -> int:
         return self._deps.clock.wall_ms() // 1000
-
-
-_NO_TERMINAL: Final = "the stream of this task ended without saying how"
 
 
 class _Interruptible(Protocol):
@@ -593,6 +572,6 @@ def _ignore() -> None:
 
 
 def _failure(error: ErrorBody) -> SkulkError:
-    if error.code in _RETRIED and error.retry_after_s is None:
+    if error.code in RETRIED and error.retry_after_s is None:
         error = error.model_copy(update={"retry_after_s": _BUSY_RETRY_S})
     return error_of(error)

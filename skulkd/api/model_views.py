@@ -53,6 +53,7 @@ def model_entry(
         "installed": item.installed,
         "placed": bool(placed),
         "ready": bool(ready),
+        "on_demand": any(one.ttl_ms is not None for one in placed),
         "vision": resolved.supports_vision,
         "thinking": resolved.supports_thinking,
         "embedding": resolved.supports_embedding,

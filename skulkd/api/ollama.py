@@ -5,8 +5,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal, final
 
+from protocol.commands import SleepInstance
 from protocol.errors import RequestError
 from protocol.ids import CommandId, ModelId
+from protocol.instances import Instance
 from skulkd.api.catalog import find_model
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.dialects.fields import Fields, model_id_of
@@ -32,6 +34,8 @@ from skulkd.api.ollama_views import (
 from skulkd.api.ports import CatalogModel
 from skulkd.api.selection import placed_instances, untagged
 from skulkd.api.vectors import VectorService
+from skulkd.api.views import sleeps_in_s
+from skulkd.api.waking import STREAM_WAIT_S
 
 VERSION: Final = "0.12.11"
 """The release of Ollama whose API this is: clients compare it with the oldest they work with."""
@@ -69,7 +73,7 @@ class OllamaRoutes:
         fields = await decode_object(await request.body())
         idle = parse_idle(fields, "messages")
         if idle is not None:
-            return await self._idle("chat", idle)
+            return await self._idle(request, "chat", idle)
         return await self._chat.serve(request, fields, partial(self._parsed, parse_chat))
 
     async def generate(self, request: Request) -> Answer:
@@ -77,7 +81,7 @@ class OllamaRoutes:
         fields = await decode_object(await request.body())
         idle = parse_idle(fields, "prompt")
         if idle is not None:
-            return await self._idle("generate", idle)
+            return await self._idle(request, "generate", idle)
         return await self._chat.serve(request, fields, partial(self._parsed, parse_generate))
 
     async def embed(self, request: Request) -> Answer:
@@ -85,7 +89,7 @@ class OllamaRoutes:
         fields = await decode_object(await request.body())
         idle = parse_idle(fields, "input")
         if idle is not None:
-            await self._loaded(idle)
+            await self._loaded(request, idle)
             return Reply(body=NO_VECTORS["embed"])
         return await self._vectors.serve(request, fields, parse_embed, "ollama")
 
@@ -94,7 +98,7 @@ class OllamaRoutes:
         fields = await decode_object(await request.body())
         idle = parse_idle(fields, "prompt")
         if idle is not None:
-            await self._loaded(idle)
+            await self._loaded(request, idle)
             return Reply(body=NO_VECTORS["embeddings"])
         return await self._vectors.serve(request, fields, parse_embeddings, "ollama")
 
@@ -106,7 +110,14 @@ class OllamaRoutes:
     async def ps(self, request: Request) -> Answer:
         """`GET /ollama/api/ps`."""
         del request
-        return _json(ps_document(self._deps.state.state.instances.values()))
+        deps = self._deps
+        now_s, now_ms = deps.clock.monotonic_s(), deps.clock.wall_ms()
+
+        def expires_ms(item: Instance) -> int | None:
+            left_s = sleeps_in_s(item, deps.readings.readings, now=now_s)
+            return None if left_s is None else now_ms + left_s * _MS_PER_S
+
+        return _json(ps_document(deps.state.state.instances.values(), expires_ms))
 
     async def show(self, request: Request) -> Answer:
         """`POST /ollama/api/show`, the model named as `model` or as `name`."""
@@ -137,23 +148,39 @@ class OllamaRoutes:
             )
         return call
 
-    async def _idle(self, kind: Kind, idle: IdleCall) -> Answer:
-        reason = await self._loaded(idle)
+    async def _idle(self, request: Request, kind: Kind, idle: IdleCall) -> Answer:
+        reason = await self._loaded(request, idle)
         created_s = self._deps.clock.wall_ms() // _MS_PER_S
         return Reply(body=idle_document(kind, idle.model_id, created_s, reason))
 
-    async def _loaded(self, idle: IdleCall) -> Literal["load", "unload"]:
-        """Tell whether the model is loaded: what an operator has placed stays until it is stopped.
+    async def _loaded(self, request: Request, idle: IdleCall) -> Literal["load", "unload"]:
+        """Load or unload a model that is on demand; tell of another one whether it is loaded.
 
         Raises:
             SkulkError: What an answer would be refused with; `request.model_not_found`.
         """
         if not idle.unloads:
-            self._chat.ready(idle.model_id)
-        elif not placed_instances(self._deps.state.state, idle.model_id):
+            candidates = self._chat.ready(idle.model_id)
+            await self._chat.awake(request, candidates, wait_s=STREAM_WAIT_S)
+            return "load"
+        copies = placed_instances(self._deps.state.state, idle.model_id)
+        if not copies:
             await self._found(idle.model_id)
             return "unload"
-        return "load"
+        for item in copies:
+            if item.phase == "ready" and item.ttl_ms is not None and not item.pinned:
+                await self._unload(item)
+        stays = [item for item in copies if item.ttl_ms is None or item.pinned]
+        return "load" if any(item.phase == "ready" for item in stays) else "unload"
+
+    async def _unload(self, item: Instance) -> None:
+        """End the time to live of an instance now; one that is answering goes on with that."""
+        command = SleepInstance(
+            command_id=self._deps.gateway.mint_command_id(),
+            instance_id=item.instance_id,
+            attempt=item.attempt,
+        )
+        await self._deps.gateway.submit(command)
 
     async def _found(self, model_id: ModelId) -> CatalogModel:
         for name in dict.fromkeys((model_id, untagged(model_id))):

@@ -5,7 +5,7 @@ without a tag gets `:latest`, without which some front ends take a model for unk
 says is told as an empty text, and never made up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from protocol.cards import ModelCard, card_digest
@@ -37,20 +37,32 @@ def tags_document(instances: Iterable[Instance]) -> dict[str, Any]:
     }
 
 
-def ps_document(instances: Iterable[Instance]) -> dict[str, Any]:
-    """List the models that are loaded, with the memory of all their copies."""
+def ps_document(
+    instances: Iterable[Instance], expires_ms: Callable[[Instance], int | None]
+) -> dict[str, Any]:
+    """List the models that are loaded, with the memory of all their copies.
+
+    Args:
+        instances: Of all models.
+        expires_ms: Says when one is unloaded if nobody asks for it; None is never.
+    """
     return {
         "models": [
             {
                 **_named(copies[0].card),
                 "size": _memory_bytes(copies, in_vram=False),
                 "size_vram": _memory_bytes(copies, in_vram=True),
-                "expires_at": _NEVER,
+                "expires_at": _latest([expires_ms(item) for item in copies]),
                 "context_length": _window(copies),
             }
             for copies in _by_model(item for item in instances if item.phase == "ready")
         ]
     }
+
+
+def _latest(expiries: list[int | None]) -> str:
+    known = [at_ms for at_ms in expiries if at_ms is not None]
+    return rfc3339(max(known) // _MS_PER_S) if len(known) == len(expiries) else _NEVER
 
 
 def show_document(card: ModelCard, copies: list[Instance]) -> dict[str, Any]:

@@ -122,6 +122,12 @@ NOTES: Final[dict[str, Note]] = {
     "POST /instance/{instance_id}/retry": Note(
         summary="Try an instance again that is not ready", answers=CommandAccepted, status=202
     ),
+    "POST /instance/{instance_id}/pin": Note(
+        summary="Keep an instance loaded, and out of drains", answers=CommandAccepted, status=202
+    ),
+    "DELETE /instance/{instance_id}/pin": Note(
+        summary="Take the pin of an instance back", answers=CommandAccepted, status=202
+    ),
     "GET /instance/{instance_id}/move": Note(
         summary="Show where an instance could go, and what moving means",
         answers=MoveDocument,

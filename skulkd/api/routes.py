@@ -277,6 +277,8 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
         _get("/instance/previews", "read", instances.previews),
         _post("/instance/{instance_id}/retry", "operate", instances.retry),
         _post("/instance/{instance_id}/clear-breaker", "operate", instances.clear_breaker),
+        _post("/instance/{instance_id}/pin", "operate", instances.pin),
+        _delete("/instance/{instance_id}/pin", "operate", instances.unpin),
         _get("/instance/{instance_id}/move", "read", services.moves.preview),
         _post("/instance/{instance_id}/move", "operate", services.moves.move),
         _get("/instance/{instance_id}", "read", instances.show),

@@ -8,12 +8,13 @@ from typing import Final
 from protocol.control_api import LoadingDocument
 from protocol.errors import ClusterError, EngineError, PlacementError, RequestError, SkulkError
 from protocol.ids import InstanceId, ModelId, NodeId
-from protocol.instances import LOADING_PHASES, PHASE_ORDER, Instance
+from protocol.instances import LOADING_PHASES, PHASE_ORDER, Instance, InstanceFailure, Phase
 from protocol.readings import PhaseProgress, Readings
 from protocol.state import ClusterState
 from skulkd.api.errors import Attachments, DocumentedError
 
 LATEST: Final = ":latest"
+_MAY_SERVE: Final[frozenset[Phase]] = frozenset({*LOADING_PHASES, "ready", "asleep"})
 _RETRY_LOW_S: Final = 1
 _RETRY_HIGH_S: Final = 30
 _DRAINING_RETRY_S: Final = 5
@@ -59,6 +60,10 @@ def _cold(instances: Sequence[Instance]) -> Mapping[InstanceId, int]:
     return {}
 
 
+Look = Callable[[], Sight]
+"""Gives what this node sees, now."""
+
+
 def untagged(model_id: ModelId) -> ModelId:
     """Leave out the tag that Ollama's clients put behind a name that has none."""
     return ModelId(model_id.removesuffix(LATEST))
@@ -82,6 +87,8 @@ def choose(
 ) -> tuple[Instance, ...]:
     """Give the instances of a model that are ready and can be reached, the one to ask first.
 
+    Where none is, those that a request may wait for: on demand, and asleep or being loaded.
+
     The first is the better of two random ones by requests in flight: nearly as even as asking all,
     and two API nodes do not run to the same instance at once. The one that has read most of the
     prompt lately is looked at beside them; of those that are equally busy, it is the better one.
@@ -93,7 +100,10 @@ def choose(
     placed = placed_instances(state, model_id)
     ready = [item for item in placed if item.phase == "ready" and sight.reaches(item)]
     if not ready:
-        raise _why_not(state, untagged(model_id), placed, sight)
+        waited_for = _on_demand(placed, sight)
+        if not waited_for:
+            raise why_not(state, model_id, sight)
+        return waited_for
     if len(ready) == 1:
         return (ready[0],)
     order = chance.sample(ready, len(ready))
@@ -147,30 +157,18 @@ def loading_document(
     )
 
 
-def _why_not(
-    state: ClusterState, model_id: ModelId, placed: list[Instance], sight: Sight
-) -> SkulkError:
+def why_not(state: ClusterState, model_id: ModelId, sight: Sight) -> SkulkError:
+    """Say why no instance of a model serves a request now."""
+    model_id, placed = untagged(model_id), placed_instances(state, model_id)
     for instance in placed:
         if instance.phase in LOADING_PHASES and sight.reaches(instance):
-            document = loading_document(state, instance, sight.readings, now=sight.now_s)
-            return _loading(document)
+            return loading(state, instance, sight)
     for instance in placed:
-        if instance.phase == "ready" or instance.phase in LOADING_PHASES:
+        if instance.phase in _MAY_SERVE:
             return _unreachable(state, instance, sight)
     for instance in placed:
         if instance.phase == "failed" and instance.failure is not None:
-            failure = instance.failure
-            return DocumentedError(
-                PlacementError(
-                    "placement.failed",
-                    f"the instance of {model_id} failed in phase {failure.phase}: "
-                    f"{failure.error.message}",
-                    remediation=failure.error.remediation
-                    or f"Try again: skulk place {model_id}, or stop it: skulk stop {model_id}",
-                    details={"instance_id": instance.instance_id, "reason": failure.error.code},
-                ),
-                Attachments(failure=failure),
-            )
+            return failed(instance, instance.failure)
     for instance in placed:
         if instance.drain_ms and instance.desired == "stopped":
             return _draining(instance)
@@ -180,6 +178,38 @@ def _why_not(
         remediation=f"skulk place {model_id}",
         details={"param": "model"},
     )
+
+
+def loading(state: ClusterState, instance: Instance, sight: Sight) -> SkulkError:
+    """Say that an instance is not ready yet, and how far it is."""
+    return _loading(loading_document(state, instance, sight.readings, now=sight.now_s))
+
+
+def failed(instance: Instance, failure: InstanceFailure) -> SkulkError:
+    """Say why an instance does not come."""
+    model_id = instance.model_id
+    return DocumentedError(
+        PlacementError(
+            "placement.failed",
+            f"the instance of {model_id} failed in phase {failure.phase}: {failure.error.message}",
+            remediation=failure.error.remediation
+            or f"Try again: skulk place {model_id}, or stop it: skulk stop {model_id}",
+            details={"instance_id": instance.instance_id, "reason": failure.error.code},
+        ),
+        Attachments(failure=failure),
+    )
+
+
+def _on_demand(placed: list[Instance], sight: Sight) -> tuple[Instance, ...]:
+    """Give those that are worth waiting for; one that is being loaded is so already."""
+    found = [
+        item
+        for item in placed
+        if item.ttl_ms is not None
+        and (item.phase == "asleep" or item.phase in LOADING_PHASES)
+        and sight.reaches(item)
+    ]
+    return tuple(sorted(found, key=lambda item: item.phase == "asleep"))
 
 
 def _unreachable(state: ClusterState, instance: Instance, sight: Sight) -> SkulkError:

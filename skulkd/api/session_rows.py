@@ -1,11 +1,13 @@
 """The rows of each topic of a session, from the documents that the HTTP routes give. Pure."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from protocol.base import FrozenModel
 from protocol.cluster_api import ClusterDocument, NodeView, StrangerView
 from protocol.control_api import (
+    InstanceView,
     LinkEdge,
     NodeResourcesView,
     StateDocument,
@@ -23,6 +25,7 @@ CLUSTER_KEY: Final = row_key("cluster")
 _FRESH_S: Final = 2.0
 """An age below this is what every living node has between two signs of life: no news."""
 _STRANGER_STEP_S: Final = 10.0
+_TTL_STEP_S: Final = 10
 
 
 def cluster_rows(cluster: ClusterDocument, state: StateDocument) -> Rows:
@@ -66,10 +69,19 @@ def cluster_head(cluster: ClusterDocument, state: StateDocument) -> ClusterHead:
     )
 
 
+def _calm_instance(view: InstanceView) -> InstanceView:
+    """Tell the time to live in steps: it moves at every look, and is news to nobody."""
+    if view.sleeps_in_s is None:
+        return view
+    steps = math.ceil(view.sleeps_in_s / _TTL_STEP_S)
+    return view.model_copy(update={"sleeps_in_s": steps * _TTL_STEP_S})
+
+
 def placement_rows(state: StateDocument) -> Rows:
     """Give the instances, how earlier ones failed, and what was accepted and could not be made."""
     rows: dict[str, FrozenModel] = {
-        row_key("instance", instance_id): view for instance_id, view in state.instances.items()
+        row_key("instance", instance_id): _calm_instance(view)
+        for instance_id, view in state.instances.items()
     }
     for failure in state.failures:
         rows[row_key("failure", failure.instance_id)] = failure

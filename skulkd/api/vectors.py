@@ -21,6 +21,7 @@ from skulkd.api.http import Reply, Request
 from skulkd.api.inference import ChatService
 from skulkd.api.interrupt import Interruptible, stopping
 from skulkd.api.json_body import decode_object
+from skulkd.api.waking import WHOLE_WAIT_S, wait_of
 from skulkd.runtime.logs import command_id as log_command_id
 from skulkd.runtime.tasks import run_blocking
 
@@ -142,14 +143,16 @@ class VectorService:
             SkulkError: What no instance serves is refused before any is asked; what the engine
                 says; `request.too_large`; `request.cancelled`.
         """
-        candidates = self._admit(task)
+        candidates, waking = self._admit(task), self._chat.waking
         task = task.model_copy(update={"asker": request.principal.name})
         meter = self._deps.meters.begin(candidates[0].model_id, dialect)
         block = Interruptible(request.connection)
         self._open[task.command_id] = block
         try:
             with meter, block:
-                served = await self._served(task, candidates)
+                deadline_s = waking.deadline_s(wait_of(request, WHOLE_WAIT_S))
+                candidates = await waking.awake(candidates, deadline_s)
+                served = await self._served(task, candidates, deadline_s)
                 meter.finish("stop", Usage(served.n_tokens, 0))
                 return served
         finally:
@@ -169,15 +172,18 @@ class VectorService:
             )
         return candidates
 
-    async def _served(self, task: VectorTask, candidates: tuple[Instance, ...]) -> Vectors:
+    async def _served(
+        self, task: VectorTask, candidates: tuple[Instance, ...], deadline_s: float
+    ) -> Vectors:
         """Serve by the first candidate that admits the task."""
-        *others, last = candidates
-        for instance in others:
-            try:
-                return await self._ask(instance, task)
-            except _NotStartedError:
-                continue
-        return await self._ask(last, task)
+        while True:
+            refusal: SkulkError = EngineError("engine.gone", "nobody was asked")
+            for instance in candidates:
+                try:
+                    return await self._ask(instance, task)
+                except _NotStartedError as error:
+                    refusal = error
+            candidates = await self._chat.waking.again(candidates, refusal, deadline_s)
 
     async def _ask(self, instance: Instance, task: VectorTask) -> Vectors:
         """Have one instance serve a task.
@@ -187,7 +193,7 @@ class VectorService:
             SkulkError: Why there are no vectors.
         """
         instance_id = instance.instance_id
-        self._chat.count(instance_id, 1)
+        self._chat.asking.count(instance_id, 1)
         frames = self._deps.inference.vectors(instance_id, task)
         gathered = _Gathered(task)
         try:
@@ -201,7 +207,7 @@ class VectorService:
                 else:
                     raise _failure(frame.error, has_started=gathered.has_started)
         finally:
-            self._chat.count(instance_id, -1)
+            self._chat.asking.count(instance_id, -1)
             await frames.aclose()
         raise EngineError("engine.gone", "the stream of this task ended without saying how")
 

@@ -49,6 +49,9 @@ def instance_view(
         phase=instance.phase,
         desired=instance.desired,
         drain_ms=instance.drain_ms,
+        ttl_ms=instance.ttl_ms,
+        sleeps_in_s=sleeps_in_s(instance, readings, now=now),
+        pinned=instance.pinned,
         attempt=instance.attempt,
         plan=instance.plan,
         runners=tuple(
@@ -91,6 +94,16 @@ def _waiting(reading: InstanceReading) -> tuple[WaitingView, ...]:
         )
         for position, task in enumerate(reading.waiting, start=1)
     )
+
+
+def sleeps_in_s(instance: Instance, readings: Readings, *, now: float) -> int | None:
+    """Say how long an idle on-demand instance stays loaded from now on; None where it is not so."""
+    reading = readings.instances.get(instance.instance_id)
+    if instance.ttl_ms is None or instance.pinned or instance.phase != "ready" or reading is None:
+        return None
+    if reading.idle_since_s is None:
+        return None
+    return max(0, round(reading.idle_since_s + instance.ttl_ms / 1000 - now))
 
 
 def _progress(instance: Instance, readings: Readings, now: float) -> tuple[ProgressView, ...]:

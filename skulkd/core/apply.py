@@ -27,10 +27,14 @@ from protocol.events import (
     ClusterFounded,
     Event,
     InstanceFailed,
+    InstanceFellAsleep,
+    InstancePinned,
     InstancePlaced,
     InstanceRemoved,
     InstanceRetried,
     InstanceStopRequested,
+    InstanceUnpinned,
+    InstanceWoken,
     JoinTokenCreated,
     JoinTokenRevoked,
     MasterElected,
@@ -123,6 +127,10 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
             | "instance_failed"
             | "instance_retried"
             | "breaker_cleared"
+            | "instance_woken"
+            | "instance_fell_asleep"
+            | "instance_pinned"
+            | "instance_unpinned"
             | "instance_stop_requested"
             | "instance_removed"
         ):
@@ -156,6 +164,10 @@ def _instance_changes(
     | InstanceFailed
     | InstanceRetried
     | BreakerCleared
+    | InstanceWoken
+    | InstanceFellAsleep
+    | InstancePinned
+    | InstanceUnpinned
     | InstanceStopRequested
     | InstanceRemoved,
     at_ms: int,
@@ -169,9 +181,15 @@ def _instance_changes(
             return _retried(state, event)
         case BreakerCleared():
             return _changed_instance(state, event.instance_id, {"breaker_cleared_ms": at_ms})
+        case InstanceWoken():
+            return _woken(state, event)
+        case InstanceFellAsleep():
+            return _changed_instance(state, event.instance_id, {"desired": "asleep"})
+        case InstancePinned() | InstanceUnpinned():
+            is_pinned = event.kind == "instance_pinned"
+            return _changed_instance(state, event.instance_id, {"pinned": is_pinned})
         case InstanceStopRequested():
-            stopping: Changes = {"desired": "stopped", "drain_ms": event.drain_ms}
-            return _changed_instance(state, event.instance_id, stopping)
+            return _stopping(state, event)
         case InstanceRemoved():
             return _gone(state, event.instance_id)
         case _:
@@ -340,6 +358,27 @@ def _retried(state: ClusterState, event: InstanceRetried) -> Changes:
     if instance.failure is not None and instance.failure.final:
         # A final failure is what keeps an instance down; the new attempt lifts it.
         update["failure"] = instance.failure.model_copy(update={"final": False})
+    return _with_instance(state, instance.model_copy(update=update))
+
+
+def _woken(state: ClusterState, event: InstanceWoken) -> Changes:
+    instance = state.instances.get(event.instance_id)
+    if instance is None:
+        return {}
+    update: Changes = {"desired": "running"}
+    if event.attempt != instance.attempt:
+        update |= {"attempt": event.attempt, "runners": ()}
+    return _with_instance(state, instance.model_copy(update=update))
+
+
+def _stopping(state: ClusterState, event: InstanceStopRequested) -> Changes:
+    instance = state.instances.get(event.instance_id)
+    if instance is None:
+        return {}
+    update: Changes = {"desired": "stopped", "drain_ms": event.drain_ms}
+    if instance.desired == "asleep":
+        # That its runners were gone was said of its sleep; each node says it again of the stop.
+        update["runners"] = ()
     return _with_instance(state, instance.model_copy(update=update))
 
 

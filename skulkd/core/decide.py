@@ -12,21 +12,27 @@ from protocol.commands import (
     AdmitMember,
     ChangeApiKey,
     ChangeSettings,
+    ClearBreaker,
     Command,
     CreateApiKey,
     CreateJoinToken,
     DrainNode,
+    PinInstance,
     RemoveCard,
     RemoveMember,
     ReportDownload,
     ReportFacts,
     ReportLeave,
     ReportLoss,
+    RetryInstance,
     RevokeApiKey,
     RevokeJoinToken,
     RotateApiKey,
     SettleTerm,
+    SleepInstance,
+    StopInstance,
     UndrainNode,
+    UnpinInstance,
 )
 from protocol.errors import ClusterError, StoreError
 from protocol.events import (
@@ -41,6 +47,7 @@ from protocol.ids import NodeId
 from protocol.readings import Readings
 from protocol.state import ClusterState, DownloadOutcome
 from skulkd.core import (
+    demand_decisions,
     drain_decisions,
     instance_decisions,
     invitation_decisions,
@@ -65,7 +72,7 @@ def decide(
 
     Args:
         state: The newest state of the log's end.
-        readings: The master's own; only placing looks at them.
+        readings: The master's own; only placing and waking look at them.
         command: What is asked.
         now_ms: The stamp that the events will carry; wall clock, never stepping back.
         now_s: Monotonic seconds on the clock of the readings; with it, old ones count as missing.
@@ -82,21 +89,25 @@ def decide(
             return instance_decisions.place(
                 state, readings, command, now_ms=now_ms, now_s=now_s, unheard=unheard
             )
-        case "stop_instance":
-            return instance_decisions.stop(state, command)
-        case "retry_instance":
-            return instance_decisions.retry(state, command)
-        case "clear_breaker":
-            return instance_decisions.clear_breaker(state, command, now_ms=now_ms)
         case "move_instance":
             return move_decisions.move(
                 state, readings, command, now_ms=now_ms, now_s=now_s, unheard=unheard
             )
-        case "report_phase":
-            reported = instance_decisions.report_phase(state, command, now_ms=now_ms)
-            return move_decisions.with_consequences(state, reported)
-        case "report_failure":
-            reported = instance_decisions.report_failure(state, command, now_ms=now_ms)
+        case "wake_instance":
+            return demand_decisions.wake(
+                state, readings, command, now_ms=now_ms, now_s=now_s, unheard=unheard
+            )
+        case (
+            "stop_instance"
+            | "sleep_instance"
+            | "pin_instance"
+            | "unpin_instance"
+            | "retry_instance"
+            | "clear_breaker"
+        ):
+            return _decide_instance(state, command, now_ms)
+        case "report_phase" | "report_failure":
+            reported = instance_decisions.report(state, command, now_ms=now_ms)
             return move_decisions.with_consequences(state, reported)
         case "report_download":
             return _report_download(state, command, now_ms)
@@ -114,6 +125,33 @@ def decide(
             return _decide_membership(state, command, now_ms)
         case _:
             return _decide_cluster(state, command, now_ms)
+
+
+def _decide_instance(
+    state: ClusterState,
+    command: StopInstance
+    | SleepInstance
+    | PinInstance
+    | UnpinInstance
+    | RetryInstance
+    | ClearBreaker,
+    now_ms: int,
+) -> tuple[Event, ...]:
+    match command:
+        case StopInstance():
+            return instance_decisions.stop(state, command)
+        case SleepInstance():
+            return demand_decisions.fall_asleep(state, command)
+        case PinInstance():
+            return demand_decisions.pin(state, command)
+        case UnpinInstance():
+            return demand_decisions.unpin(state, command)
+        case RetryInstance():
+            return instance_decisions.retry(state, command)
+        case ClearBreaker():
+            return instance_decisions.clear_breaker(state, command, now_ms=now_ms)
+        case _:
+            assert_never(command)
 
 
 def _decide_membership(

@@ -23,10 +23,12 @@ def drain(state: ClusterState, command: DrainNode) -> tuple[Event, ...]:
 
     Raises:
         ClusterError: `cluster.not_member`, `cluster.removed`.
-        PlacementError: `placement.plan_changed` when more runs there than the command names.
+        PlacementError: `placement.plan_changed` when more runs there than the command names,
+            `placement.pinned` when one of them is pinned.
     """
     member = member_of(state, command.node_id)
     running = tuple(live_on(state, command.node_id))
+    _check_unpinned(running, member.name)
     if command.instances is not None:
         _check_seen(running, command.instances, member.name)
     events: list[Event] = []
@@ -35,7 +37,7 @@ def drain(state: ClusterState, command: DrainNode) -> tuple[Event, ...]:
     events.extend(
         InstanceStopRequested(instance_id=instance.instance_id, drain_ms=command.drain_ms)
         for instance in running
-        if instance.desired == "running" or command.drain_ms < instance.drain_ms
+        if instance.desired != "stopped" or command.drain_ms < instance.drain_ms
     )
     return tuple(events)
 
@@ -77,7 +79,7 @@ def eligibility_of(state: ClusterState, node_id: NodeId) -> Eligibility:
 
 def _check_seen(running: tuple[Instance, ...], seen: tuple[str, ...], name: str) -> None:
     unseen = [
-        one for one in running if one.desired == "running" and one.instance_id not in set(seen)
+        one for one in running if one.desired != "stopped" and one.instance_id not in set(seen)
     ]
     if unseen:
         models = ", ".join(sorted({instance.model_id for instance in unseen}))
@@ -86,4 +88,18 @@ def _check_seen(running: tuple[Instance, ...], seen: tuple[str, ...], name: str)
             f"{models} runs on {name} by now, and was not among what the drain was to stop",
             remediation="Look again at what it stops (`--dry-run`), then drain the node.",
             details={"instance_id": unseen[0].instance_id},
+        )
+
+
+def _check_unpinned(running: tuple[Instance, ...], name: str) -> None:
+    pinned = [one for one in running if one.pinned and one.desired != "stopped"]
+    if pinned:
+        first = pinned[0].instance_id
+        models = ", ".join(sorted({instance.model_id for instance in pinned}))
+        raise PlacementError(
+            "placement.pinned",
+            f"{models} is pinned on {name}, so that a drain does not stop it",
+            remediation=f"Move it (`skulk move {first}`) or unpin it (`skulk unpin {first}`), then "
+            "drain the node.",
+            details={"instance_id": first},
         )

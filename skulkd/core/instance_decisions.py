@@ -21,6 +21,7 @@ from protocol.events import (
     BreakerCleared,
     Event,
     InstanceFailed,
+    InstanceFellAsleep,
     InstancePlaced,
     InstanceRemoved,
     InstanceRetried,
@@ -49,6 +50,7 @@ MAX_INSTANCES: Final = 512
 MAX_SLOTS: Final = 256
 MAX_CONTEXT_TOKENS: Final = 1 << 24
 """As requests are bounded; a plan comes back from outside, whoever made it."""
+_NO_REPORT: Final[frozenset[Phase]] = frozenset({"asleep", "failed"})
 _ORDER: Final[tuple[Phase, ...]] = (*PHASE_ORDER, "stopping", "stopped")
 Liveness = Literal["live", "failed", "stopping"]
 
@@ -96,6 +98,8 @@ def place(
         model_id=made.model_id,
         plan=made,
         card=command.card,
+        desired="running" if command.ttl_ms is None else "asleep",
+        ttl_ms=command.ttl_ms,
         placed_at_ms=now_ms,
     )
     return (*given_way, InstancePlaced(instance=placed))
@@ -109,8 +113,8 @@ def stop(state: ClusterState, command: StopInstance) -> tuple[Event, ...]:
     Raises:
         PlacementError: `placement.not_live` for an instance that is not known.
     """
-    instance = _known(state, command.instance_id)
-    match _liveness(instance):
+    instance = known_instance(state, command.instance_id)
+    match liveness_of(instance):
         case "stopping" if command.drain_ms >= instance.drain_ms:
             return ()
         case "failed":
@@ -130,12 +134,18 @@ def retry(state: ClusterState, command: RetryInstance) -> tuple[Event, ...]:
             `placement.no_fit` when others have been placed where it was,
             `placement.node_draining` when one of its nodes is being drained.
     """
-    instance = _known(state, command.instance_id)
-    if _liveness(instance) == "stopping":
+    instance = known_instance(state, command.instance_id)
+    if liveness_of(instance) == "stopping":
         raise PlacementError(
             "placement.not_live",
             f"instance {instance.instance_id} is being stopped",
             remediation="Place the model anew once it is gone.",
+        )
+    if instance.desired == "asleep":
+        raise PlacementError(
+            "placement.not_live",
+            f"instance {instance.instance_id} is asleep; there is nothing to try again",
+            remediation="The next request for its model loads it.",
         )
     if instance.attempt != command.after_attempt:
         raise PlacementError(
@@ -145,7 +155,7 @@ def retry(state: ClusterState, command: RetryInstance) -> tuple[Event, ...]:
             remediation="Look at it again with `skulk ps`.",
             details={"attempt": instance.attempt},
         )
-    if _liveness(instance) == "failed":
+    if liveness_of(instance) == "failed":
         _check_eligible(state, instance)
         _check_room(state, instance)
     return (InstanceRetried(instance_id=instance.instance_id, attempt=instance.attempt + 1),)
@@ -159,8 +169,8 @@ def clear_breaker(state: ClusterState, command: ClearBreaker, *, now_ms: int) ->
             `placement.no_fit` when others have been placed where it was,
             `placement.node_draining` when one of its nodes is drained.
     """
-    instance = _known(state, command.instance_id)
-    match _liveness(instance):
+    instance = known_instance(state, command.instance_id)
+    match liveness_of(instance):
         case "stopping" | "failed":
             again = RetryInstance(
                 command_id=command.command_id,
@@ -173,24 +183,34 @@ def clear_breaker(state: ClusterState, command: ClearBreaker, *, now_ms: int) ->
             return (BreakerCleared(instance_id=instance.instance_id),) if n_retries else ()
 
 
+def report(
+    state: ClusterState, command: ReportPhase | ReportFailure, *, now_ms: int
+) -> tuple[Event, ...]:
+    """Note what a runner says; see `report_phase` and `report_failure`."""
+    if isinstance(command, ReportPhase):
+        return report_phase(state, command, now_ms=now_ms)
+    return report_failure(state, command, now_ms=now_ms)
+
+
 def report_phase(state: ClusterState, command: ReportPhase, *, now_ms: int) -> tuple[Event, ...]:
     """Note the phase of a runner; late, repeated and backward reports change nothing.
 
     Raises:
         RequestError: `request.invalid` for a node or rank that the plan does not have, or for the
-            phase `failed`, which only `ReportFailure` reports.
+            phases `failed`, which only `ReportFailure` reports, and `asleep`, which no runner has.
     """
     instance = _reported(state, command)
-    if command.phase == "failed":
+    if command.phase in _NO_REPORT:
         raise RequestError(
-            "request.invalid", "a failure is reported by report_failure, with its error"
+            "request.invalid",
+            f"the phase {command.phase} is not reported: a failure is by report_failure",
         )
-    if instance is None or _liveness(instance) == "failed":
+    if instance is None or liveness_of(instance) == "failed":
         return ()
     known = _runner(instance, command.rank)
     if known is not None and not _is_later(command.phase, known.phase):
         return ()
-    if _liveness(instance) == "stopping" and command.phase == "stopped":
+    if liveness_of(instance) == "stopping" and command.phase == "stopped":
         return _rank_stopped(instance, command, now_ms)
     status = RunnerStatus(
         rank=command.rank,
@@ -209,13 +229,16 @@ def report_failure(
 ) -> tuple[Event, ...]:
     """Note that an attempt failed, and begin another one if the breaker allows it.
 
+    An on-demand instance that found too little memory sleeps again: what holds the memory may be
+    gone when it is asked for the next time.
+
     Raises:
         RequestError: `request.invalid` for a node or rank that the plan does not have.
     """
     instance = _reported(state, command)
     if instance is None:
         return ()
-    if _liveness(instance) != "live":
+    if liveness_of(instance) != "live":
         # One that was to go is failing now, and its processes may still be there: that they are
         # gone, however it came about, is told by report_phase.
         return ()
@@ -235,6 +258,11 @@ def report_failure(
         at_ms=now_ms,
         final=True,
     )
+    if _sleeps_over(instance, failure):
+        return (
+            InstanceFailed(failure=failure.model_copy(update={"final": False})),
+            InstanceFellAsleep(instance_id=instance.instance_id),
+        )
     if not allows_retry(state, instance, failure):
         return (InstanceFailed(failure=failure),)
     return (
@@ -285,7 +313,7 @@ def _make_way(state: ClusterState, made: Plan) -> tuple[Event, ...]:
     for instance in state.instances.values():
         if instance.model_id != made.model_id or not nodes & _nodes(instance):
             continue
-        match _liveness(instance):
+        match liveness_of(instance):
             case "failed":
                 removed.append(InstanceRemoved(instance_id=instance.instance_id))
             case "live":
@@ -387,7 +415,12 @@ def _node_names(state: ClusterState, made: Plan) -> str:
     return ", ".join(state.members[shard.node_id].name for shard in made.shards)
 
 
-def _known(state: ClusterState, instance_id: InstanceId) -> Instance:
+def known_instance(state: ClusterState, instance_id: InstanceId) -> Instance:
+    """Find an instance.
+
+    Raises:
+        PlacementError: `placement.not_live` for one that is not known.
+    """
     instance = state.instances.get(instance_id)
     if instance is None:
         raise PlacementError(
@@ -430,10 +463,19 @@ def _rank_stopped(instance: Instance, command: ReportPhase, now_ms: int) -> tupl
     return (RunnerPhaseChanged(instance_id=instance.instance_id, runner=status),)
 
 
-def _liveness(instance: Instance) -> Liveness:
+def liveness_of(instance: Instance) -> Liveness:
+    """Say whether an instance has failed for good, is being stopped, or is wanted; awake or not."""
     if instance.failure is not None and instance.failure.final:
         return "failed"
     return "stopping" if instance.desired == "stopped" else "live"
+
+
+def _sleeps_over(instance: Instance, failure: InstanceFailure) -> bool:
+    return (
+        instance.ttl_ms is not None
+        and failure.phase != "ready"
+        and failure.error.code == "runner.no_memory"
+    )
 
 
 def _runner(instance: Instance, rank: int) -> RunnerStatus | None:

@@ -15,10 +15,14 @@ from protocol.events import (
     ClusterFounded,
     Event,
     InstanceFailed,
+    InstanceFellAsleep,
+    InstancePinned,
     InstancePlaced,
     InstanceRemoved,
     InstanceRetried,
     InstanceStopRequested,
+    InstanceUnpinned,
+    InstanceWoken,
     JoinTokenCreated,
     JoinTokenRevoked,
     MasterElected,
@@ -135,8 +139,20 @@ def _about_the_rest(state: ClusterState, event: Event) -> tuple[bool, str] | Non
         case InstanceFailed():
             instance_id = event.failure.instance_id
             return instance_id in state.instances, instance_id
-        case InstanceRetried() | BreakerCleared() | InstanceStopRequested() | InstanceRemoved():
+        case (
+            InstanceRetried()
+            | BreakerCleared()
+            | InstancePinned()
+            | InstanceUnpinned()
+            | InstanceStopRequested()
+            | InstanceRemoved()
+        ):
             return event.instance_id in state.instances, event.instance_id
+        case InstanceWoken() | InstanceFellAsleep():
+            instance = state.instances.get(event.instance_id)
+            desired = "asleep" if event.kind == "instance_woken" else "running"
+            is_known = instance is not None and instance.desired == desired
+            return is_known, f"{event.instance_id}, {desired}"
         case RunnerPhaseChanged():
             instance = state.instances.get(event.instance_id)
             is_known = instance is not None and instance.attempt == event.runner.attempt
@@ -230,6 +246,8 @@ def _instance(instance: Instance) -> Iterator[str]:
     made = instance.plan
     if not instance.model_id == made.model_id == instance.card.model_id:
         yield f"is {instance.model_id}, plans {made.model_id}, holds {instance.card.model_id}"
+    if instance.desired == "asleep" and instance.ttl_ms is None:
+        yield "is asleep, and not on demand"
     if made.card_digest != card_digest(instance.card):
         yield "its plan was made for another card"
     next_layer = 0

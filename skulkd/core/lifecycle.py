@@ -404,7 +404,7 @@ class RunnerMachine:
                 effects.append(WatchLoad())
             case "probe":
                 effects.append(ProbeEngine())
-            case "pending" | "ready" | "stopping" | "stopped" | "failed":
+            case "asleep" | "pending" | "ready" | "stopping" | "stopped" | "failed":
                 pass
         return effects
 
@@ -425,7 +425,7 @@ class RunnerMachine:
                 return now + self._deadlines.probe_s
             case "stopping":
                 return now + self._deadlines.terminate_s
-            case "ready" | "stopped" | "failed":
+            case "asleep" | "ready" | "stopped" | "failed":
                 return None
 
     def _progressed(self, given: Progressed, now: float) -> None:

@@ -96,7 +96,6 @@ def move(
             f"{command.plan.model_id}",
             remediation=f"Plan the move again: skulk move {old.instance_id} --dry-run",
         )
-    from_nodes = nodes_of(old)
     refuse_own_nodes(state, old, (shard.node_id for shard in command.plan.shards))
     placement = PlaceInstance(
         command_id=command.command_id,
@@ -110,7 +109,7 @@ def move(
     replaces = Replacement(
         instance_id=old.instance_id, stop_first=command.stop_first, drain_ms=command.drain_ms
     )
-    events = [_moved(event, replaces, from_nodes) for event in placed]
+    events = [_moved(event, old, replaces) for event in placed]
     if command.stop_first:
         events.extend(_stop(state, old, command.command_id, command.drain_ms))
     return tuple(events)
@@ -219,10 +218,16 @@ def _with_way_back(state: ClusterState, event: InstanceFailed) -> InstanceFailed
     return InstanceFailed(failure=failure.model_copy(update={"error": error}))
 
 
-def _moved(event: Event, replaces: Replacement, from_nodes: tuple[NodeId, ...]) -> Event:
+def _moved(event: Event, old: Instance, replaces: Replacement) -> Event:
+    """Have the new one be what the old one is; one on demand is loaded once, and then may sleep."""
     if not isinstance(event, InstancePlaced):
         return event
-    update = {"replaces": replaces, "moved_from": from_nodes}
+    update = {
+        "replaces": replaces,
+        "moved_from": nodes_of(old),
+        "ttl_ms": old.ttl_ms,
+        "pinned": old.pinned,
+    }
     return InstancePlaced(instance=event.instance.model_copy(update=update))
 
 

@@ -11,11 +11,14 @@ What each pair leads to:
     desired             observed                     action
     running, attempt n  nothing, never reported      StartRunner
     running, attempt n  nothing, reported before     RenewAttempt (a daemon before us ran it)
-    running, attempt n  attempt n, alive             none
+    running, attempt n  attempt n, alive             none; GoToSleep once it was idle for its time
     running, attempt n  attempt n, failed            none (the master decides what follows)
     running, attempt n  attempt n, stopped           ForgetRunner, then as with nothing
     running, attempt n  another attempt, alive       StopRunner; its memory is needed
     running, attempt n  another attempt, ended       ForgetRunner, then as with nothing
+    asleep              alive, answers somebody      WakeAgain; it is not touched
+    asleep              alive, answers nobody        StopRunner
+    asleep              ended, or nothing            ForgetRunner, ReportGone
     stopped             alive                        StopRunner, with the time for its requests
     stopped             ended, or nothing            ForgetRunner, ReportGone
     whatever            stopping                     none; it ends by itself
@@ -29,7 +32,7 @@ from typing import Final, Literal, NamedTuple
 
 from protocol.cards import ModelCard
 from protocol.ids import InstanceId, NodeId
-from protocol.instances import Phase
+from protocol.instances import DesiredPhase, Instance, Phase
 from protocol.placements import Plan
 from protocol.state import ClusterState
 from skulkd.core.breaker import backoff_s
@@ -37,7 +40,7 @@ from skulkd.core.move_decisions import holds_back
 
 ENDED_PHASES: Final[frozenset[Phase]] = frozenset({"stopped", "failed"})
 
-StopReason = Literal["unwanted", "superseded", "unknown"]
+StopReason = Literal["unwanted", "asleep", "superseded", "unknown"]
 
 
 class RunnerKey(NamedTuple):
@@ -53,10 +56,12 @@ class DesiredRunner:
     """A runner as the state wants it on this node."""
 
     key: RunnerKey
-    wanted: bool
-    """False: the instance is being stopped, and waits for the word that this rank is gone."""
+    wish: DesiredPhase
+    """`stopped`, `asleep`: the instance waits for the word that this rank is gone."""
     drain_s: float = 0.0
-    """While it is not wanted: how long what it is answering may take."""
+    """While it is being stopped: how long what it is answering may take."""
+    ttl_s: float | None = None
+    """While it is running: after so long without a request it may go; None is never."""
     plan: Plan
     card: ModelCard
     delay_s: float = 0.0
@@ -71,6 +76,10 @@ class ObservedRunner:
 
     key: RunnerKey
     phase: Phase
+    is_busy: bool = False
+    """It answers somebody, or somebody waits for it."""
+    idle_s: float = 0.0
+    """Since it became ready, or its last request ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +122,22 @@ class RenewAttempt:
     after_attempt: int
 
 
-Action = StartRunner | StopRunner | ForgetRunner | ReportGone | RenewAttempt
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoToSleep:
+    """Submit `SleepInstance`: nobody has asked for it for its time to live."""
+
+    instance_id: InstanceId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeAgain:
+    """Submit `WakeInstance`: a request came before the word that it sleeps."""
+
+    instance_id: InstanceId
+
+
+Action = StartRunner | StopRunner | ForgetRunner | ReportGone | RenewAttempt | GoToSleep | WakeAgain
 
 
 def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner, ...]:
@@ -138,8 +162,9 @@ def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner
             found.append(
                 DesiredRunner(
                     key=RunnerKey(instance.instance_id, shard.rank, instance.attempt),
-                    wanted=wanted,
+                    wish=instance.desired,
                     drain_s=0.0 if wanted else instance.drain_ms / 1000,
+                    ttl_s=_ttl_s(instance),
                     plan=instance.plan,
                     card=instance.card,
                     delay_s=backoff_s(state, instance) if wanted else 0.0,
@@ -147,6 +172,12 @@ def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner
                 )
             )
     return tuple(found)
+
+
+def _ttl_s(instance: Instance) -> float | None:
+    if instance.ttl_ms is None or instance.pinned or instance.phase != "ready":
+        return None
+    return instance.ttl_ms / 1000
 
 
 def reconcile(
@@ -164,7 +195,13 @@ def reconcile(
     actions: list[Action] = []
     for want in desired:
         present = left.pop((want.key.instance_id, want.key.rank), [])
-        actions.extend(_wanted(want, present) if want.wanted else _unwanted(want, present))
+        match want.wish:
+            case "running":
+                actions.extend(_wanted(want, present))
+            case "asleep":
+                actions.extend(_asleep(want, present))
+            case "stopped":
+                actions.extend(_unwanted(want, present))
     for present in left.values():
         actions.extend(_discard(present, "unknown"))
     return tuple(actions)
@@ -175,6 +212,11 @@ def _wanted(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:
     others = [runner for runner in present if runner.key != want.key]
     actions = _discard(others, "superseded")
     if any(runner.phase != "stopped" for runner in own):
+        actions.extend(
+            GoToSleep(instance_id=want.key.instance_id, attempt=want.key.attempt)
+            for runner in own
+            if _is_idle(runner, want.ttl_s)
+        )
         return actions
     # One that was stopped although it is wanted makes room for a new one.
     actions.extend(_discard(own, "superseded"))
@@ -186,6 +228,21 @@ def _wanted(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:
         actions.append(
             RenewAttempt(instance_id=want.key.instance_id, after_attempt=want.key.attempt)
         )
+    return actions
+
+
+def _is_idle(runner: ObservedRunner, ttl_s: float | None) -> bool:
+    is_serving = runner.phase == "ready" and runner.key.rank == 0
+    return is_serving and ttl_s is not None and not runner.is_busy and runner.idle_s >= ttl_s
+
+
+def _asleep(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:
+    if any(runner.is_busy for runner in present):
+        return [WakeAgain(instance_id=want.key.instance_id)]
+    actions = _discard(present, "asleep")
+    has_ended = all(runner.phase in ENDED_PHASES for runner in present)
+    if has_ended and want.reported not in {None, "failed"}:
+        actions.append(ReportGone(key=want.key))
     return actions
 
 

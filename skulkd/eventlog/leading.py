@@ -40,6 +40,8 @@ _VOTER_EVENTS: Final = frozenset(
     {"member_joined", "member_left", "member_returned", "member_removed"}
 )
 _NO_READINGS: Final = Readings()
+_LOOKING: Final = frozenset({"place_instance", "move_instance", "wake_instance"})
+"""Commands whose decision looks at readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +256,7 @@ class LeadingTerm:
     def _events_of(self, command: Command, sender: NodeId, now_ms: int) -> tuple[Event, ...]:
         state = self._tail.appended
         check_sender(state, sender, command)
-        if command.kind not in {"place_instance", "move_instance"}:
+        if command.kind not in _LOOKING:
             return decide(state, _NO_READINGS, command, now_ms=now_ms)
         return decide(
             state,

@@ -143,7 +143,8 @@ class EngineRun:
         """Send one real request; then clients may come.
 
         Args:
-            on_load: Called when the number of running or waiting tasks has changed.
+            on_load: Called when the number of running or waiting tasks has changed, and when the
+                last one has ended.
 
         Raises:
             RunnerError: `runner.probe_failed`.
@@ -161,7 +162,7 @@ class EngineRun:
             on_load,
             waits=services.queue_waits.of(self._card.model_id),
         )
-        return Serving(client, self._slots)
+        return Serving(client, self._slots, services.clock, on_load)
 
     def launch_record(self, *, ready_at_ms: int, load_ms: int) -> LaunchRecord:
         """Say what became ready, so that a restart can repeat it."""

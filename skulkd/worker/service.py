@@ -15,7 +15,13 @@ from engines.base import Engine
 from engines.registry import engine_of
 from protocol.cards import BackendTag, EngineName
 from protocol.clock import Clock
-from protocol.commands import ReportFacts, ReportPhase, RetryInstance
+from protocol.commands import (
+    ReportFacts,
+    ReportPhase,
+    RetryInstance,
+    SleepInstance,
+    WakeInstance,
+)
 from protocol.data_frames import Failed, Frame, TakeChunk
 from protocol.errors import ErrorBody, RunnerError, error_of
 from protocol.events import SequencedEvent
@@ -33,11 +39,13 @@ from skulkd.core.reconcile import (
     ENDED_PHASES,
     Action,
     ForgetRunner,
+    GoToSleep,
     RenewAttempt,
     ReportGone,
     RunnerKey,
     StartRunner,
     StopRunner,
+    WakeAgain,
     desired_runners,
     reconcile,
 )
@@ -376,6 +384,18 @@ class WorkerService:
                 self._reporter.put(report, key=("gone", action.key))
             case RenewAttempt():
                 self._reporter.put(self._renewal(action), key=("renew", action))
+            case GoToSleep():
+                sleep = SleepInstance(
+                    command_id=gateway.mint_command_id(),
+                    instance_id=action.instance_id,
+                    attempt=action.attempt,
+                )
+                self._reporter.put(sleep, key=("sleep", action))
+            case WakeAgain():
+                wake = WakeInstance(
+                    command_id=gateway.mint_command_id(), instance_id=action.instance_id
+                )
+                self._reporter.put(wake, key=("wake", action))
             case _:
                 assert_never(action)
 

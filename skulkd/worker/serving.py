@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar, final
 
 from engines.base import EngineClient
+from protocol.clock import Clock
 from protocol.data_frames import (
     Chunk,
     Failed,
@@ -91,11 +92,24 @@ class Serving:
     Args:
         client: The connection to the engine.
         slots: Who may start.
+        clock: Says since when nobody has asked for anything.
+        on_idle: Called when the last one has been answered.
     """
 
-    def __init__(self, client: EngineClient, slots: Slots) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        slots: Slots,
+        clock: Clock,
+        on_idle: Callable[[], None] = lambda: None,
+    ) -> None:
         self._client = client
         self._slots = slots
+        self._clock = clock
+        self._on_idle = on_idle
+        self._idle_since_s = clock.monotonic_s()
+        self._n_counts = 0
+        """Prompts that are being counted."""
         self._streams: dict[CommandId, OpenStream] = {}
         self._on_drained: Callable[[], None] | None = None
         """Called when the last task has ended; None unless it drains."""
@@ -111,6 +125,11 @@ class Serving:
     def n_open(self) -> int:
         """Tasks that have not ended."""
         return len(self._streams)
+
+    @property
+    def idle_since_s(self) -> float | None:
+        """Since when nobody asks for anything; None while somebody does."""
+        return None if self._streams or self._n_counts else self._idle_since_s
 
     async def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         """Serve one task; see `skulkd.api.ports.Inference`."""
@@ -187,7 +206,12 @@ class Serving:
 
     async def count_tokens(self, task: ChatTask) -> int:
         """Count a task's prompt; see `skulkd.api.ports.TokenCounts`."""
-        n_tokens = await self._client.count_tokens(task)
+        self._n_counts += 1
+        try:
+            n_tokens = await self._client.count_tokens(task)
+        finally:
+            self._n_counts -= 1
+            self._rest()
         return n_tokens + image_tokens(task, self._slots.limits.images)
 
     def cancel(self, command_id: CommandId, error: ErrorBody) -> bool:
@@ -227,8 +251,14 @@ class Serving:
 
     def _forget(self, task: Task) -> None:
         del self._streams[task.command_id]
+        self._rest()
         if self._on_drained is not None and not self._streams:
             self._on_drained()
+
+    def _rest(self) -> None:
+        if not self._streams and not self._n_counts:
+            self._idle_since_s = self._clock.monotonic_s()
+            self._on_idle()
 
 
 def _doubled(task: Task) -> ErrorBody:

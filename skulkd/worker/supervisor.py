@@ -141,7 +141,14 @@ class RunnerSupervisor:
     @property
     def observed(self) -> ObservedRunner:
         """Where it stands, for `reconcile`."""
-        return ObservedRunner(key=self._key, phase=self._machine.phase)
+        phase, serving = self._machine.phase, self._serving
+        if serving is None:
+            return ObservedRunner(key=self._key, phase=phase)
+        since_s = serving.idle_since_s
+        if since_s is None:
+            return ObservedRunner(key=self._key, phase=phase, is_busy=True)
+        idle_s = self._services.clock.monotonic_s() - since_s
+        return ObservedRunner(key=self._key, phase=phase, idle_s=idle_s)
 
     @property
     def has_ended(self) -> bool:
@@ -394,6 +401,7 @@ class RunnerSupervisor:
                     )
                     for place in serving.slots.places(MAX_WAITING)
                 ),
+                idle_since_s=serving.idle_since_s,
             )
         )
         if self._meter is None and serving.slots.n_running:

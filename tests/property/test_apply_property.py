@@ -14,6 +14,7 @@ from protocol.commands import (
     CreateApiKey,
     DrainNode,
     MoveInstance,
+    PinInstance,
     RemoveCard,
     RemoveMember,
     ReportLeave,
@@ -23,8 +24,11 @@ from protocol.commands import (
     RevokeJoinToken,
     RotateApiKey,
     SettleTerm,
+    SleepInstance,
     StopInstance,
     UndrainNode,
+    UnpinInstance,
+    WakeInstance,
 )
 from protocol.errors import SkulkError
 from protocol.events import EVENT, ClusterFounded, Event, MasterElected, SequencedEvent
@@ -60,7 +64,7 @@ NODES = (1, 2, 3)
 MASTER = 1
 INSTANCES = (100, 101, 102)
 MODELS = ("test/one", "test/two")
-PHASES: tuple[Phase, ...] = (*PHASE_ORDER, "stopping", "stopped", "failed")
+PHASES: tuple[Phase, ...] = (*PHASE_ORDER, "asleep", "stopping", "stopped", "failed")
 READINGS = some_readings(*(a_reading(number, memory_available_bytes=4 * GIB) for number in NODES))
 
 nodes = st.sampled_from(NODES)
@@ -75,6 +79,7 @@ class Placing:
     model: str
     node: int
     number: int
+    ttl_ms: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +113,11 @@ class Electing:
 Step = Command | Placing | Moving | Reporting | Electing
 
 placements = st.builds(
-    Placing, model=st.sampled_from(MODELS), node=nodes, number=st.sampled_from(INSTANCES)
+    Placing,
+    model=st.sampled_from(MODELS),
+    node=nodes,
+    number=st.sampled_from(INSTANCES),
+    ttl_ms=st.sampled_from((None, 60_000)),
 )
 moves = st.builds(
     Moving,
@@ -174,6 +183,13 @@ def orders(draw: st.DrawFn) -> Command:
             after_attempt=attempt,
         ),
         ClearBreaker(command_id=a_command_id(4), instance_id=an_instance_id(number)),
+        *(
+            kind(command_id=a_command_id(4), instance_id=an_instance_id(number))
+            for kind in (WakeInstance, WakeInstance, PinInstance, UnpinInstance)
+        ),
+        SleepInstance(
+            command_id=a_command_id(4), instance_id=an_instance_id(number), attempt=attempt
+        ),
         AddCard(command_id=a_command_id(5), card=card),
         RemoveCard(command_id=a_command_id(6), model_id=card.model_id),
         CreateApiKey(
@@ -271,7 +287,9 @@ class Log:
         reading = some_readings(a_reading(step.node, memory_available_bytes=4 * GIB))
         outcome = plan(a_request(card), card, card_digest(card), self.state, reading)
         for made in outcome.plans[:1]:
-            self.submit(a_placement(made, card, command=step.number), now_ms=now_ms)
+            placement = a_placement(made, card, command=step.number)
+            placement = placement.model_copy(update={"ttl_ms": step.ttl_ms})
+            self.submit(placement, now_ms=now_ms)
 
     def _move(self, step: Moving, now_ms: int) -> None:
         known = list(self.state.instances.values())

@@ -9,12 +9,14 @@ from skulkd.core.reconcile import (
     Action,
     DesiredRunner,
     ForgetRunner,
+    GoToSleep,
     ObservedRunner,
     RenewAttempt,
     ReportGone,
     RunnerKey,
     StartRunner,
     StopRunner,
+    WakeAgain,
     reconcile,
 )
 from tests.support.builders import a_plan, a_scripted_card, an_instance_id
@@ -33,7 +35,7 @@ def desires(draw: st.DrawFn) -> dict[tuple[str, int], DesiredRunner]:
     for key in draw(st.lists(keys, max_size=6)):
         wanted[key.instance_id, key.rank] = DesiredRunner(
             key=key,
-            wanted=draw(st.booleans()),
+            wish=draw(st.sampled_from(("running", "asleep", "stopped"))),
             plan=PLAN,
             card=CARD,
             reported=draw(st.none() | st.sampled_from(PHASES[:-3])),
@@ -77,6 +79,8 @@ class World:
                 del self.observed[key]
             case ReportGone(key=key):
                 self.desired.pop((key.instance_id, key.rank), None)
+            case GoToSleep() | WakeAgain():
+                raise AssertionError(action)  # nothing here has a time to live, or is busy
             case RenewAttempt(instance_id=instance_id, after_attempt=after_attempt):
                 self.renew(instance_id, after_attempt)
 
@@ -84,9 +88,7 @@ class World:
         for place, runner in self.desired.items():
             if place[0] == instance_id and runner.key.attempt == after_attempt:
                 key = runner.key._replace(attempt=after_attempt + 1)
-                self.desired[place] = DesiredRunner(
-                    key=key, wanted=runner.wanted, plan=PLAN, card=CARD
-                )
+                self.desired[place] = DesiredRunner(key=key, wish=runner.wish, plan=PLAN, card=CARD)
 
 
 @settings(max_examples=300, deadline=None)
@@ -100,8 +102,9 @@ def test_reconciling_reaches_a_fixed_point_that_is_what_is_wanted(
         if not world.step() and before == (world.observed, world.desired):
             break
     assert world.step() == ()
-    assert set(world.observed) == {runner.key for runner in world.desired.values()}
-    assert all(runner.wanted for runner in world.desired.values())
+    running = {runner.key for runner in world.desired.values() if runner.wish == "running"}
+    assert set(world.observed) == running
+    assert all(runner.wish != "stopped" for runner in world.desired.values())
     assert len(set(world.started)) == len(world.started)
 
 

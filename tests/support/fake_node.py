@@ -510,6 +510,8 @@ def _instance_answers(node: FakeNode) -> None:
     on("DELETE", f"/instance/{instance}", document(accepted(2), status=202))
     on("POST", f"/instance/{instance}/retry", document(accepted(3), status=202))
     on("POST", f"/instance/{instance}/clear-breaker", document(accepted(4), status=202))
+    on("POST", f"/instance/{instance}/pin", document(accepted(4), status=202))
+    on("DELETE", f"/instance/{instance}/pin", document(accepted(4), status=202))
     on("POST", f"/instance/{instance}/move", document(accepted(plan=ready.plan), status=202))
     on("GET", f"/instance/{instance}/move", a_look_at_a_move(a_plan(node=2)))
     on("POST", "/v1/chat/completions", chat_stream("The capital ", "is ", "Paris."))

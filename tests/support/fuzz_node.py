@@ -137,7 +137,9 @@ class LocalEngines:
             while not (await client.load_status()).loaded:
                 await asyncio.sleep(0.001)
         limits = SlotLimits(slots=SLOTS, context_tokens=WINDOW, max_queued=MAX_QUEUED)
-        self.servings[instance.instance_id] = Serving(client, Slots(limits, client, self._clock))
+        self.servings[instance.instance_id] = Serving(
+            client, Slots(limits, client, self._clock), self._clock
+        )
 
 
 @final

@@ -271,6 +271,7 @@ READINGS: Final[tuple[Reading, ...]] = (
         slots=4,
         tokens_per_s=37.3,
         waiting=(WaitingTask(asker="loopback", waited_s=2.5, expected_s=None),),
+        idle_since_s=None,
     ),
     HoldingsReading(
         node_id=a_node_id(1),

@@ -103,7 +103,7 @@ class Claim:
     unseen_bytes: int
     """The part that readings cannot show yet."""
     is_settling: bool
-    """The instance is being stopped."""
+    """The instance is being stopped, or was put to sleep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class PoolMemory:
     available_bytes: int
     reserved_bytes: int
     settling_bytes: int
-    """Held by instances that are being stopped; it comes back soon."""
+    """Held by instances that are being stopped or unloaded; it comes back soon."""
     total_bytes: int | None
     """What the pool has in all, where that is known."""
 
@@ -163,12 +163,14 @@ def _image_bytes(card: ModelCard, engine: EngineFacts) -> int:
 
 
 def claims_by_node(state: ClusterState, readings: Readings) -> dict[NodeId, list[Claim]]:
-    """Collect what is placed, by node; instances that failed for good hold nothing."""
+    """Collect what is placed, by node; what failed for good or is asleep holds nothing."""
     claims: dict[NodeId, list[Claim]] = {}
     for instance in state.instances.values():
         if instance.failure is not None and instance.failure.final:
             continue
         for shard in instance.plan.shards:
+            if instance.desired == "asleep" and not _may_be_loaded(instance, shard):
+                continue
             claim = _claim(instance, shard, readings)
             claims.setdefault(shard.node_id, []).append(claim)
     return claims
@@ -333,7 +335,15 @@ def _claim(instance: Instance, shard: ShardAssignment, readings: Readings) -> Cl
         pool=shard.memory.pool,
         needed_bytes=needed,
         unseen_bytes=max(0, needed - _seen_bytes(instance, shard, readings)),
-        is_settling=instance.desired == "stopped",
+        is_settling=instance.desired != "running",
+    )
+
+
+def _may_be_loaded(instance: Instance, shard: ShardAssignment) -> bool:
+    """Say whether a sleeping instance's runner may be there still: nobody has said it is gone."""
+    return any(
+        runner.rank == shard.rank and runner.phase not in {"stopped", "failed"}
+        for runner in instance.runners
     )
 
 

@@ -38,6 +38,7 @@ CHANGES = [
     ("node", "drain", "studio"),
     ("node", "restart", "studio"),
     ("node", "undrain", "node-1"),
+    ("pin", MODEL),
     ("place", MODEL),
     ("probe", "links"),
     ("retry", an_instance_id()),
@@ -48,6 +49,7 @@ CHANGES = [
     ("store", "pause", MODEL),
     ("store", "resume", MODEL),
     ("uninstall",),
+    ("unpin", MODEL),
 ]
 LOOKS = {
     *("bench", "bundle", "chat", "completion", "diag bundle", "doctor", "events", "help", "info"),

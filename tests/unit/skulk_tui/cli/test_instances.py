@@ -191,3 +191,32 @@ def test_clearing_the_breaker_says_what_became_of_the_instance(
     assert ran.code == 0, ran.err
     assert json.loads(ran.out)["items"][0]["outcome"] == outcome
     assert len(node.asked("POST", f"{path()}/clear-breaker")) == 1
+
+
+@pytest.mark.parametrize(("verb", "method"), [("pin", "POST"), ("unpin", "DELETE")])
+def test_a_pin_is_set_and_taken_back_and_what_is_so_already_is_said(
+    node: FakeNode, verb: str, method: str
+) -> None:
+    view = a_view().model_copy(update={"pinned": verb == "unpin"})
+    node.on("GET", "/state", a_state_document(view))
+    would = skulk(verb, MODEL, "--dry-run", node=node.url)
+    assert f"would be {verb}ned" in would.out
+    assert node.asked(method, f"{path()}/pin") == []
+    assert f"{verb}ned" in skulk(verb, MODEL, node=node.url).out
+    assert len(node.asked(method, f"{path()}/pin")) == 1
+    node.on("GET", "/state", a_state_document(view.model_copy(update={"pinned": verb == "pin"})))
+    assert " already" in (out := skulk(verb, MODEL, node=node.url).out) or "is not pinned" in out
+
+
+def test_ps_shows_what_sleeps_what_is_about_to_and_what_is_pinned(node: FakeNode) -> None:
+    on_demand = a_view().model_copy(update={"ttl_ms": 600_000, "sleeps_in_s": 480})
+    asleep = a_view(number=2).model_copy(update={"phase": "asleep", "ttl_ms": 600_000})
+    pinned = a_view(number=3).model_copy(update={"pinned": True})
+    node.on("GET", "/state", a_state_document(on_demand, asleep, pinned))
+    out = skulk("ps", node=node.url).out
+    assert "ready (sleeps in 8 m 00 s)" in out
+    assert "asleep" in out
+    assert "ready (pinned)" in out
+    ran = skulk("instance", "show", an_instance_id(2), node=node.url)
+    assert ran.code == 0
+    assert "unloaded 10 m 00 s after a request" in ran.out

@@ -133,6 +133,7 @@ def test_options_become_the_request_and_node_names_become_ids(node: FakeNode) ->
         "backend": "llama_server-cpu",
         "context_tokens": 4096,
         "slots": 2,
+        "on_demand": False,
     }
     skulk("place", MODEL, *wanted, "--nodes", "box-1", "--dry-run", node=node.url)
     (asked,) = node.asked("GET", "/instance/previews")
@@ -239,3 +240,25 @@ def test_what_is_no_plan_id_is_refused(node: FakeNode, text: str) -> None:
 def test_a_mistyped_backend_names_the_nearest(node: FakeNode) -> None:
     ran = skulk("place", MODEL, "--backend", "lama_server", node=node.url)
     assert (ran.code, ran.err.splitlines()[-1]) == (2, "  remedy: Did you mean 'llama_server'?")
+
+
+def test_on_demand_it_sleeps_at_once_and_its_time_to_live_is_asked_for(node: FakeNode) -> None:
+    asleep = a_view().model_copy(update={"phase": "asleep", "ttl_ms": 1_800_000, "runners": ()})
+    node.on("GET", f"/instance/{an_instance_id()}", asleep)
+    ran = skulk("place", MODEL, "--on-demand", "--ttl", "30m", node=node.url)
+    assert ran.code == 0
+    assert "asleep" in ran.out
+    assert "skulk chat" in ran.err
+    assert skulk("place", MODEL, "--on-demand", node=node.url).code == 0
+    bodies = [seen.body for seen in node.asked("POST", "/place_instance")]
+    assert [(body["on_demand"], body["ttl_s"]) for body in bodies] == [(True, 1800), (True, 600)]
+
+
+@pytest.mark.parametrize("wrong", [("--ttl", "5m"), ("--on-demand", "--ttl", "8d")])
+def test_a_time_to_live_of_nothing_and_one_beyond_a_week_are_refused_here(
+    node: FakeNode, wrong: tuple[str, ...]
+) -> None:
+    ran = skulk("place", MODEL, *wrong, node=node.url)
+    assert ran.code == 2
+    assert "--ttl" in ran.err
+    assert node.asked("POST", "/place_instance") == []

@@ -6,6 +6,10 @@ from skulkd.api.ollama_views import ps_document, show_document, tags_document
 from tests.support.fake_ports import make_card, make_instance
 
 
+def never(_item: Instance) -> int | None:
+    return None
+
+
 def with_pool(instance: Instance, pool: str) -> Instance:
     (shard,) = instance.plan.shards
     moved = shard.model_copy(update={"memory": shard.memory.model_copy(update={"pool": pool})})
@@ -21,16 +25,29 @@ def test_copies_of_a_model_are_one_entry_with_the_memory_of_all() -> None:
         with_pool(make_instance(number=3, context_tokens=256), "unified"),
         make_instance("load", number=4, context_tokens=4096),
     ]
-    (loaded,) = ps_document(copies)["models"]
+    (loaded,) = ps_document(copies, never)["models"]
     assert (loaded["size"], loaded["size_vram"]) == (3 * 1230, 2 * 1230)
     assert loaded["context_length"] == 1024, "of those that answer"
     (listed,) = tags_document(copies)["models"]
     assert listed["size"] == 1000, "of the files, whatever runs"
 
 
+def test_what_is_on_demand_expires_and_a_copy_that_stays_keeps_its_model() -> None:
+    loaded = [make_instance(number=1), make_instance(number=2)]
+    left = {loaded[0].instance_id: 1_000, loaded[1].instance_id: 61_000}
+
+    def expires(item: Instance) -> int | None:
+        return left.get(item.instance_id)
+
+    (entry,) = ps_document(loaded, expires)["models"]
+    assert entry["expires_at"] == "1970-01-01T00:01:01Z"
+    (entry,) = ps_document([*loaded, make_instance(number=3)], expires)["models"]
+    assert entry["expires_at"].startswith("9999") or entry["expires_at"] > "2100"
+
+
 def test_a_model_that_has_failed_is_not_listed() -> None:
     assert tags_document([make_instance("failed")]) == {"models": []}
-    assert ps_document([make_instance("failed"), make_instance("load")]) == {"models": []}
+    assert ps_document([make_instance("failed"), make_instance("load")], never) == {"models": []}
 
 
 def test_show_tells_no_more_than_the_card_does() -> None:

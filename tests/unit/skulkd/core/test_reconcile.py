@@ -1,13 +1,15 @@
-from protocol.instances import Phase
+from protocol.instances import DesiredPhase, Phase
 from skulkd.core.reconcile import (
     DesiredRunner,
     ForgetRunner,
+    GoToSleep,
     ObservedRunner,
     RenewAttempt,
     ReportGone,
     RunnerKey,
     StartRunner,
     StopRunner,
+    WakeAgain,
     desired_runners,
     reconcile,
 )
@@ -27,19 +29,32 @@ def key(number: int = 1, attempt: int = 1) -> RunnerKey:
 
 
 def wants(
-    number: int = 1, *, attempt: int = 1, wanted: bool = True, reported: Phase | None = None
+    number: int = 1,
+    *,
+    attempt: int = 1,
+    wish: DesiredPhase = "running",
+    reported: Phase | None = None,
+    ttl_s: float | None = None,
 ) -> DesiredRunner:
     return DesiredRunner(
         key=key(number, attempt),
-        wanted=wanted,
+        wish=wish,
+        ttl_s=ttl_s,
         plan=a_plan(),
         card=a_scripted_card(),
         reported=reported,
     )
 
 
-def sees(number: int = 1, *, attempt: int = 1, phase: Phase = "ready") -> ObservedRunner:
-    return ObservedRunner(key=key(number, attempt), phase=phase)
+def sees(
+    number: int = 1,
+    *,
+    attempt: int = 1,
+    phase: Phase = "ready",
+    is_busy: bool = False,
+    idle_s: float = 0.0,
+) -> ObservedRunner:
+    return ObservedRunner(key=key(number, attempt), phase=phase, is_busy=is_busy, idle_s=idle_s)
 
 
 def test_a_runner_that_was_never_seen_is_started() -> None:
@@ -74,7 +89,7 @@ def test_a_wanted_runner_that_was_stopped_gets_a_new_attempt() -> None:
 
 
 def test_an_unwanted_runner_is_stopped_then_reported_gone() -> None:
-    want = wants(wanted=False, reported="ready")
+    want = wants(wish="stopped", reported="ready")
     assert reconcile([want], [sees()]) == (StopRunner(key=key(), reason="unwanted"),)
     assert reconcile([want], [sees(phase="stopping")]) == ()
     assert reconcile([want], [sees(phase="stopped")]) == (
@@ -87,7 +102,7 @@ def test_an_unwanted_runner_is_stopped_then_reported_gone() -> None:
 def test_the_time_for_its_requests_is_said_at_each_look_while_a_runner_drains() -> None:
     stopping = an_instance(stopping=True).model_copy(update={"drain_ms": 1500})
     desired = desired_runners(a_state(instances=[stopping]), a_node_id(1))
-    assert [(want.wanted, want.drain_s) for want in desired] == [(False, 1.5)]
+    assert [(want.wish, want.drain_s) for want in desired] == [("stopped", 1.5)]
     drained = StopRunner(key=key(), reason="unwanted", drain_s=1.5)
     assert reconcile(desired, [sees()]) == reconcile(desired, [sees()]) == (drained,)
 
@@ -116,6 +131,49 @@ def test_a_retried_runner_carries_its_wait_and_nothing_reported() -> None:
 
 def test_a_stopping_instance_waits_only_for_ranks_that_are_not_gone() -> None:
     (runner,) = desired_runners(a_state(instances=[an_instance(stopping=True)]), a_node_id())
-    assert not runner.wanted
+    assert runner.wish == "stopped"
     gone = an_instance(stopping=True, phase="stopped")
     assert desired_runners(a_state(instances=[gone]), a_node_id()) == ()
+
+
+def test_an_idle_runner_asks_for_sleep_once_its_time_is_over_and_not_while_it_answers() -> None:
+    want = wants(reported="ready", ttl_s=60.0)
+    asked = GoToSleep(instance_id=an_instance_id(), attempt=1)
+    assert reconcile([want], [sees(idle_s=59.9)]) == ()
+    assert reconcile([want], [sees(idle_s=60.0)]) == (asked,)
+    assert reconcile([want], [sees(is_busy=True)]) == ()
+    assert reconcile([wants(reported="ready")], [sees(idle_s=1e9)]) == ()
+
+
+def test_a_sleeping_instance_is_unloaded_and_said_to_be_gone() -> None:
+    want = wants(wish="asleep", reported="ready")
+    assert reconcile([want], [sees()]) == (StopRunner(key=key(), reason="asleep"),)
+    assert reconcile([want], [sees(phase="stopping")]) == ()
+    gone = ReportGone(key=key())
+    assert reconcile([want], [sees(phase="stopped")]) == (ForgetRunner(key=key()), gone)
+    assert reconcile([want], []) == (gone,)
+
+
+def test_a_request_that_came_before_the_word_that_it_sleeps_is_answered() -> None:
+    want = wants(wish="asleep", reported="ready")
+    again = WakeAgain(instance_id=an_instance_id())
+    assert reconcile([want], [sees(is_busy=True)]) == (again,)
+
+
+def test_one_that_was_never_asked_for_has_nothing_to_say() -> None:
+    assert reconcile([wants(wish="asleep")], []) == ()
+    assert reconcile([wants(wish="asleep", reported="failed")], []) == ()
+
+
+def test_only_what_is_on_demand_and_ready_and_not_pinned_has_a_time_to_live() -> None:
+    told = {"ttl_ms": 1500}
+    ready = an_instance().model_copy(update=told)
+    others = [
+        an_instance(),
+        an_instance(phase="load").model_copy(update=told),
+        ready.model_copy(update={"pinned": True}),
+    ]
+    times = [
+        desired_runners(a_state(instances=[one]), a_node_id())[0].ttl_s for one in (ready, *others)
+    ]
+    assert times == [1.5, None, None, None]

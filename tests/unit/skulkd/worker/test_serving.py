@@ -53,7 +53,7 @@ class FakeEngine(NoVectors):
 
 def serving_of(engine: FakeEngine, *, slots: int = 1) -> Serving:
     limits = SlotLimits(slots=slots, context_tokens=4096)
-    return Serving(engine, Slots(limits, engine, SystemClock()))
+    return Serving(engine, Slots(limits, engine, SystemClock()), SystemClock())
 
 
 def a_task(number: int = 1) -> ChatTask:

@@ -26,7 +26,7 @@ def serving_of(
         text_tokens=context_tokens,
         max_queued=max_queued,
     )
-    return Serving(engine, Slots(limits, engine, SystemClock()))
+    return Serving(engine, Slots(limits, engine, SystemClock()), SystemClock())
 
 
 def a_task(number: int = 1, *texts: str) -> EmbeddingTask:

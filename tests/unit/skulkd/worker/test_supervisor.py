@@ -256,7 +256,7 @@ class Bench:
         )
         desired = DesiredRunner(
             key=RunnerKey(an_instance_id(), 0, 1),
-            wanted=True,
+            wish="running",
             plan=a_plan(CARD, slots=4),
             card=CARD,
             delay_s=delay_s,
