@@ -172,10 +172,18 @@ def test_the_arithmetic_fits_its_width_and_its_figures_add_up(width: int) -> Non
 
 def test_a_gpu_of_unknown_size_is_drawn_by_what_is_free() -> None:
     memory = arithmetic(weights_bytes=4 * GIB, available_bytes=8 * GIB)
-    plan = a_plan(node=1, memory=memory.model_copy(update={"pool": "vram"}))
+    plan = a_plan(node=4, memory=memory.model_copy(update={"pool": "vram"}))
     text = "\n".join(text_of(item) for item in plan_lines(plan, _view(), ASCII, 76))
     assert "- + 4.0" in text
     assert "4.1/8.0G" in text
+
+
+def test_a_gpu_of_known_size_is_drawn_by_what_it_has_in_all() -> None:
+    memory = arithmetic(weights_bytes=4 * GIB, available_bytes=8 * GIB)
+    plan = a_plan(node=1, memory=memory.model_copy(update={"pool": "vram"}))
+    text = "\n".join(text_of(item) for item in plan_lines(plan, _view(), ASCII, 76))
+    assert "16.0 + 4.0" in text
+    assert "20/24G" in text
 
 
 def test_a_refusal_names_node_term_and_shortage() -> None:
