@@ -67,10 +67,12 @@ def probe_links(
     begun = session.client.post(_PROBE, ProbeView, body)
     if dry_run:
         usual = format_duration(begun.n_pairs * PAIR_S)
-        outcome = f"{begun.n_pairs} pairs would be measured, in {usual}"
+        outcome = f"pairs that would be measured: {begun.n_pairs}, in {usual}"
         return show_outcome(session, "links", outcome)
     if not wait:
-        return show_outcome(session, "links", f"{begun.n_pairs} pairs are being measured")
+        return show_outcome(
+            session, "links", f"measuring the links, pair after pair: {begun.n_pairs} in all"
+        )
     with says_that_it_goes_on(session, _HINT):
         document, ended = _wait_until_ended(session, begun)
     _show(session, document)

@@ -222,7 +222,7 @@ class ClusterView(View):
         named = tuple(ref_named(self.seat.view, "node", word).id for word in words)
         body = ProbeLinksBody(nodes=named)
         begun = await self.seat.link.request("POST", PROBE_ROUTE, ProbeView, body)
-        self.seat.tell(f"{begun.n_pairs} pairs are being measured, one after the other")
+        self.seat.tell(f"measuring the links, pair after pair: {begun.n_pairs} in all")
         self._asked_at_s = float("-inf")
         self._go_tab("links")
 

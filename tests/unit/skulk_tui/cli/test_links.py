@@ -104,8 +104,8 @@ def test_while_another_one_measures_it_is_a_conflict(node: FakeNode) -> None:
 
 def test_without_waiting_and_before_beginning_only_the_pairs_are_counted(node: FakeNode) -> None:
     ran = skulk("probe", "links", "--no-wait", node=node.url)
-    assert "1 pairs are being measured" in ran.out
+    assert "pair after pair: 1 in all" in ran.out
     node.on("POST", PROBE, document(a_probe("planned", began_ms=None, n_pairs=6)))
     ran = skulk("probe", "links", "--dry-run", node=node.url)
-    assert "6 pairs would be measured, in 7.2 s" in ran.out
+    assert "pairs that would be measured: 6, in 7.2 s" in ran.out
     assert node.asked("GET", SHOW) == []
