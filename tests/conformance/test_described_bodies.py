@@ -3,11 +3,12 @@
 That answers are as they are described is judged with every answer of `test_bad_input.py`.
 """
 
+import base64
 import json
 from collections import UserDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from pydantic import BaseModel
@@ -24,9 +25,11 @@ from skulkd.api.dialects import (
     openai_responses,
     rerank,
 )
+from skulkd.api.dialects.chat_dialect import ChatCall
 from tests.support.answer_judges import fields_of
 from tests.support.builders import a_command_id
 from tests.support.fuzz_requests import DIALECTS, corpus, mutant
+from tests.support.image_files import a_png
 
 PARSERS: Final[dict[str, Callable[..., object]]] = {
     "/v1/chat/completions": openai_chat.parse_chat,
@@ -41,7 +44,7 @@ PARSERS: Final[dict[str, Callable[..., object]]] = {
     "/ollama/api/embeddings": ollama_embeddings.parse_embeddings,
 }
 REFUSED: Final = {
-    "audio", "context", "conversation", "dimensions", "function_call", "functions", "images",
+    "audio", "context", "conversation", "dimensions", "function_call", "functions",
     "logit_bias", "modalities", "previous_response_id", "prompt", "response_format", "suffix",
     "template",
 }  # fmt: skip
@@ -99,6 +102,40 @@ def test_every_field_that_is_read_is_described_and_no_other(path: str) -> None:
 
 def test_a_prompt_is_counted_by_the_fields_of_a_message() -> None:
     assert described("/v1/messages/count_tokens") == described("/v1/messages") - GENERATING
+
+
+IMAGE: Final = base64.b64encode(a_png()).decode()
+ADDRESS: Final = f"data:image/png;base64,{IMAGE}"
+SHOWN: Final[dict[str, list[dict[str, object]]]] = {
+    "/v1/chat/completions": [
+        {"messages": [{"role": "user", "content": [{"type": kind, "image_url": image}]}]}
+        for kind in ("image_url", "input_image")
+        for image in (ADDRESS, {"url": ADDRESS, "detail": "low"})
+    ],
+    "/v1/responses": [
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": ADDRESS}]}]}
+    ],
+    "/v1/messages": [
+        {"max_tokens": 5, "messages": [{"role": "user", "content": [
+            {"type": "image", "source": {"type": "base64", "media_type": "x", "data": IMAGE}},
+            {"type": "tool_result", "tool_use_id": "a", "content": [
+                {"type": "image", "source": {"type": "url", "url": ADDRESS}}]},
+        ]}]},
+    ],
+    "/ollama/api/chat": [{"messages": [{"role": "user", "content": "see", "images": [IMAGE]}]}],
+    "/ollama/api/generate": [{"prompt": "see", "images": [ADDRESS]}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SHOWN)
+def test_an_image_is_read_as_it_is_described(path: str) -> None:
+    kind = DIALECT_NOTES[f"POST {path}"].asks
+    assert isinstance(kind, type)
+    for shown in SHOWN[path]:
+        body = {"model": "m", **shown}
+        kind.model_validate(body)
+        call = PARSERS[path](fields_of(json.dumps(body).encode()), command_id=a_command_id())
+        assert any(message.images for message in cast("ChatCall", call).task.messages)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -49,12 +49,28 @@ class EarlierToolUse(Asked):
     input: JsonObject | None = None
 
 
+class ImageSource(Asked):
+    """Base64, or an http(s) address of an origin that is allowed; the bytes tell the type."""
+
+    type: Literal["base64", "url"]
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class ImageBlock(Asked):
+    """An image, for models that see."""
+
+    type: Literal["image"]
+    source: ImageSource
+
+
 class ToolResult(Asked):
     """What a tool answered."""
 
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: str | list[TextBlock] | None = None
+    content: str | list[TextBlock | ImageBlock] | None = None
     is_error: bool | None = None
 
 
@@ -63,7 +79,9 @@ class MessageTurn(Asked):
 
     role: Literal["user", "assistant", "system"]
     content: (
-        str | list[TextBlock | ThinkingBlock | RedactedBlock | EarlierToolUse | ToolResult] | None
+        str
+        | list[TextBlock | ImageBlock | ThinkingBlock | RedactedBlock | EarlierToolUse | ToolResult]
+        | None
     ) = None
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from protocol.images import MAX_IMAGES
 from protocol.tasks import MAX_TEXTS
 from skulkd.api.dialects.bodies import (
     Asked,
@@ -67,6 +68,10 @@ class OllamaFunction(Asked):
     arguments: JsonObject | None = None
 
 
+Images = Annotated[list[str], Field(max_length=MAX_IMAGES)]
+"""In base64, or data URLs; for models that see."""
+
+
 class OllamaCall(Asked):
     """A call that the model made in an earlier turn."""
 
@@ -81,6 +86,7 @@ class OllamaMessage(Asked):
     content: str | None = None
     thinking: str | None = None
     tool_calls: list[OllamaCall] | None = None
+    images: Images | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
 
@@ -98,6 +104,7 @@ class GenerateRequest(GenerationRequest):
     prompt: str | None = None
     system: str | None = None
     raw: bool | None = None
+    images: Images | None = None
 
 
 class EmbedRequest(ModelRequest):

@@ -62,6 +62,21 @@ class TextPart(Asked):
     refusal: str | None = None
 
 
+class ImageAddress(Asked):
+    """Where an image is: a data URL, or an http(s) address of an origin that is allowed."""
+
+    url: str
+    detail: str | None = None
+
+
+class ImagePart(Asked):
+    """An image in a message, for models that see."""
+
+    type: Literal["image_url", "input_image"]
+    image_url: str | ImageAddress
+    detail: str | None = None
+
+
 class CalledFunction(Asked):
     """Who was called in an earlier turn, and with what."""
 
@@ -80,7 +95,7 @@ class Message(Asked):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[str | TextPart] | None = None
+    content: str | list[str | TextPart | ImagePart] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
