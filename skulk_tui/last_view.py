@@ -36,7 +36,12 @@ _LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {
     "node": {
         "member": {"silent_s": True, "link_reason": True},
         "health": True,
-        "resources": {"reading_age_s": True, "cpu_ratio": True, "loop_lag_s": True},
+        "resources": {
+            "reading_age_s": True,
+            "cpu_ratio": True,
+            "loop_lag_s": True,
+            "accelerators": {"__all__": {"busy_ratio", "watts", "celsius", "mhz"}},
+        },
     },
     "link": {"silent_s": True},
     "instance": {
