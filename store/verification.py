@@ -4,6 +4,7 @@ Nothing is deleted or changed by looking. What was found damaged is written besi
 from then on the artifact counts as none, until its files are fetched again or found well.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -39,6 +40,8 @@ DAMAGES: Final = "damaged.json"
 _MAX_DAMAGES_BYTES: Final = 1 << 20
 _MAX_UNEXPECTED: Final = 100
 _MAX_NAMED: Final = 3
+_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Nothing has the name, or a link does, which the store never makes."""
 
 
 class CheckedFile(FrozenModel):
@@ -180,7 +183,9 @@ class ArtifactCheck:
         try:
             flags = os.O_RDONLY | os.O_NONBLOCK
             self._descriptor = open_beneath(self._directory, f"{FILES}/{file.path}", flags)
-        except OSError:
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise  # a file that cannot be looked at now is not damaged
             self._note(file, "missing", None)
             return False
         found = os.fstat(self._descriptor)

@@ -1,6 +1,7 @@
 """Hashing an artifact again: what each file is, what that means, and how it is mended."""
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,25 @@ def test_what_is_missing_cut_short_or_foreign_is_told_apart(bench: Bench) -> Non
         SECOND: "missing",
         "llm_tiny/notes.txt": "unexpected",
     }
+
+
+def test_a_file_that_cannot_be_looked_at_now_is_not_called_damaged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_many_open(_root: int, _relative: str, _flags: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("store.verification.open_beneath", too_many_open)
+        with pytest.raises(OSError, match="Too many open files"):
+            bench.check()
+    assert bench.store.locate(CARD) is not None
+
+
+def test_a_link_in_place_of_a_file_is_damage(bench: Bench) -> None:
+    bench.file(SECOND).unlink()
+    bench.file(SECOND).symlink_to("/etc/hostname")
+    assert bench.check() == {MEMBER: "ok", SECOND: "missing"}
 
 
 def test_what_does_not_belong_there_is_no_damage(bench: Bench) -> None:
