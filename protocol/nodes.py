@@ -79,6 +79,8 @@ class EngineFacts(FrozenModel):
     """Resident memory of the process beside weights and cache, measured for this build."""
     default_slots: Annotated[int, Field(ge=1, le=256)] = 1
     """Requests served at a time when nobody asks for a number."""
+    rpc: Annotated[bool, Field(exclude_if=lambda is_able: not is_able)] = False
+    """Whether it can pool memory over nodes: drive donors of the same version, and be one."""
 
 
 class NodeFacts(FrozenModel):

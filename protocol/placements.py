@@ -72,6 +72,8 @@ class ShardAssignment(FrozenModel):
     layer_end: int
     """Half-open: layers `layer_start` to `layer_end - 1`."""
     memory: MemoryArithmetic
+    backend: Annotated[BackendTag | None, Field(exclude_if=lambda tag: tag is None)] = None
+    """What this share computes with, where it is not the plan's backend."""
 
 
 class Plan(FrozenModel):
@@ -87,6 +89,7 @@ class Plan(FrozenModel):
     shape: Shape
     engine: EngineName
     backend: BackendTag
+    """Of rank 0, which takes the requests."""
     context_tokens: int
     slots: int
     shards: Annotated[tuple[ShardAssignment, ...], Field(min_length=1, max_length=128)]

@@ -254,12 +254,12 @@ def _instance(instance: Instance) -> Iterator[str]:
     for place, shard in enumerate(made.shards):
         if shard.rank != place:
             yield f"shard {place} has rank {shard.rank}"
-        if made.shape == "single" and shard.layer_start != next_layer:
+        if shard.layer_start != (0 if made.shape == "tensor" else next_layer):
             yield f"rank {shard.rank} starts at layer {shard.layer_start}, not {next_layer}"
         next_layer = shard.layer_end
         if shard.memory.headroom_bytes < 0:
             yield f"rank {shard.rank} was placed {-shard.memory.headroom_bytes} bytes too large"
-    if made.shape == "single" and next_layer != instance.card.n_layers:
+    if next_layer != instance.card.n_layers:
         yield f"its shards end at layer {next_layer} of {instance.card.n_layers}"
     yield from _runners(instance)
 

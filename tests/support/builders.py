@@ -176,18 +176,21 @@ def an_engine(
     overhead_bytes: int = 64 * MIB,
     default_slots: int = 4,
     path: str = "/opt/engine",
+    version: str = "1",
+    rpc: bool = False,
 ) -> EngineFacts:
     """Make one engine build."""
     return EngineFacts(
         engine=engine,
         provider="builtin" if engine == "scripted" else "hosted",
         path=path,
-        version="1",
+        version=version,
         computes=computes,
         usable=usable,
         reason=reason,
         overhead_bytes=overhead_bytes,
         default_slots=default_slots,
+        rpc=rpc,
     )
 
 

@@ -1,6 +1,6 @@
 """Which backends of a node a model may use, in which order, and which build serves each; pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from protocol.cards import BackendTag, ModelCard
@@ -30,8 +30,17 @@ def preference(card: ModelCard, tag: BackendTag) -> int:
 
 def build_for(facts: NodeFacts, tag: BackendTag) -> EngineFacts | None:
     """Find the build that serves a backend: one that lists its compute before one that does not."""
+    return _serving(tag, [build for build in facts.engines if build.usable])
+
+
+def pooling_build_for(facts: NodeFacts, tag: BackendTag) -> EngineFacts | None:
+    """Find the build with which a backend can share a model with other nodes, layer by layer."""
+    return _serving(tag, [build for build in facts.engines if build.usable and build.rpc])
+
+
+def _serving(tag: BackendTag, usable: Sequence[EngineFacts]) -> EngineFacts | None:
     name = tag.partition("-")[0]
-    builds = [build for build in facts.engines if build.engine == name and build.usable]
+    builds = [build for build in usable if build.engine == name]
     compute = compute_of(tag)
     listed = next((build for build in builds if compute in build.computes), None)
     if listed is None and not builds and name == "scripted":

@@ -43,6 +43,8 @@ from protocol.state import ClusterState
 from skulkd.core.model_capabilities import sees
 
 Pool = Literal["ram", "vram", "unified"]
+Layers = tuple[int, int]
+"""A half-open range of layers."""
 
 MIB: Final = 1 << 20
 OVERHEAD_FLOOR_BYTES: Final = 256 * MIB
@@ -57,6 +59,9 @@ OVERHEAD_PERCENT: Final[dict[EngineName, int]] = {
     "vllm": 30,
 }
 """Of the weights: activations, compute buffers, allocator slack. The original's x1.10 and x1.30."""
+FALLBACK_VOCABULARY: Final = 262_144
+"""Bytes a unit of `hidden_size` that the ends of a split model take while no header says it: the
+largest usual vocabulary with a byte a weight, or half of it twice."""
 FALLBACK_HEAD_WIDTH: Final = 128
 """Assumed width of a key or value head when no header said it; the usual one today."""
 KV_ELEMENT_BYTES: Final = 2  # fp16
@@ -124,22 +129,61 @@ class PoolMemory:
         return self.available_bytes - self.reserved_bytes
 
 
-def share_of(card: ModelCard, engine: EngineFacts, *, slots: int) -> Share:
-    """Compute what a whole model takes on one node with this engine build."""
-    weights = card.storage_size.in_bytes
-    if card.scripted is not None:
-        weights = card.scripted.memory_bytes or weights
-    if sees(card, engine.engine):
-        weights += projector_bytes(card)
-    per_token, fixed = _cache(card)
+def share_of(
+    card: ModelCard,
+    engine: EngineFacts,
+    *,
+    slots: int,
+    layers: Layers | None = None,
+    has_ends: bool = True,
+) -> Share:
+    """Compute what a model, or some of its layers, takes on one node with this engine build.
+
+    Args:
+        card: The model.
+        engine: The build that would hold the share.
+        slots: Requests served at a time.
+        layers: The share's layers, half-open; None is the whole model.
+        has_ends: Whether the share holds what is no layer: the table of tokens, the output, a
+            projector, and the buffers of a whole text or an image. Of a model without ends only
+            the layers count, as on the donors of a pool.
+    """
+    n_layers = card.n_layers if layers is None else layers[1] - layers[0]
+    weights = _layer_bytes(card, n_layers)
+    if has_ends:
+        weights += _ends_bytes(card) if n_layers < card.n_layers else 0
+        weights += projector_bytes(card) if sees(card, engine.engine) else 0
+    per_token, fixed = _cache(card, n_layers)
     floor = engine.overhead_bytes or _default_floor(engine.engine)
-    proportional = weights * OVERHEAD_PERCENT[engine.engine] // 100
+    overhead = max(floor, weights * OVERHEAD_PERCENT[engine.engine] // 100)
+    if has_ends:
+        overhead += _batch_bytes(card) + _image_bytes(card, engine)
     return Share(
         weights_bytes=weights,
-        overhead_bytes=max(floor, proportional) + _batch_bytes(card) + _image_bytes(card, engine),
+        overhead_bytes=overhead,
         kv_bytes_per_token=per_token,
         kv_fixed_bytes=fixed * slots,
     )
+
+
+def _layer_bytes(card: ModelCard, n_layers: int) -> int:
+    """Give the weights of so many layers, as if there were nothing but layers: never too few."""
+    weights = card.storage_size.in_bytes
+    if card.scripted is not None:
+        weights = card.scripted.memory_bytes or weights
+    return _part(weights, n_layers, card.n_layers)
+
+
+def _ends_bytes(card: ModelCard) -> int:
+    """Give what the table of tokens and the output take, as far as no header has said it."""
+    if card.scripted is not None:
+        return 0
+    return min(card.storage_size.in_bytes, card.hidden_size * FALLBACK_VOCABULARY)
+
+
+def _part(amount: int, part: int, whole: int) -> int:
+    """Divide, and round up."""
+    return -(-amount * part // whole)
 
 
 def _batch_bytes(card: ModelCard) -> int:
@@ -263,17 +307,29 @@ def _default_floor(engine: EngineName) -> int:
     return SCRIPTED_OVERHEAD_BYTES if engine == "scripted" else OVERHEAD_FLOOR_BYTES
 
 
-def _cache(card: ModelCard) -> tuple[int, int]:
-    """Bytes of cache a token and bytes a slot."""
+def _cache(card: ModelCard, n_layers: int) -> tuple[int, int]:
+    """Bytes of cache that so many layers take: of a token, and of a slot.
+
+    Which layers attend and which recur is not known; any of them may be those with more.
+    """
     geometry = card.gguf_cache_geometry
     if geometry is not None:
-        return geometry.kv_bytes_per_token(KV_ELEMENT_BYTES), geometry.recurrent_bytes_per_slot
+        n_attending = geometry.n_attention_layers
+        per_token = geometry.kv_bytes_per_token(KV_ELEMENT_BYTES)
+        per_slot = geometry.recurrent_bytes_per_slot
+        if n_layers == card.n_layers:
+            return per_token, per_slot
+        n_recurrent = max(1, card.n_layers - n_attending)
+        return (
+            _part(per_token, min(n_layers, n_attending), max(1, n_attending)),
+            _part(per_slot, min(n_layers, n_recurrent), n_recurrent),
+        )
     if card.scripted is not None:
         return 0, 0
     width = card.hidden_size
     if card.num_key_value_heads is not None:
         width = min(width, card.num_key_value_heads * FALLBACK_HEAD_WIDTH)
-    return card.n_layers * 2 * width * KV_ELEMENT_BYTES, 0
+    return n_layers * 2 * width * KV_ELEMENT_BYTES, 0
 
 
 def _observed(

@@ -7,56 +7,37 @@ answered with a plan or a typed refusal; nothing is summed over nodes.
 Nodes are ranked by: the card's preference of backends, GPU before CPU, files already there, free
 memory left (in whole GiB, so that a moving reading does not reorder equals), node id.
 
-This build plans one node per instance. A plan carries shards with layer ranges already, so that
-further shapes add planners and change no consumer.
+One node is always preferred: a model is spread over several (groups.py) only when none alone can
+hold it, or when that was asked for.
 """
 
-import hashlib
 import operator
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.cards import BackendTag, ModelCard
+from protocol.cards import ModelCard
 from protocol.ids import Digest, NodeId
-from protocol.nodes import EngineFacts, Member
 from protocol.placements import (
     PlacementOutcome,
     PlacementRequest,
     Plan,
     Refusal,
     Shape,
-    ShardAssignment,
 )
 from protocol.readings import Readings
 from protocol.state import ClusterState
 from skulkd.core.placement import refusals
-from skulkd.core.placement.backends import build_for, preference, usable_tags
-from skulkd.core.placement.context import (
-    MIN_TOKENS,
-    SPARE_RATIO_PERCENT,
-    default_cap,
-    fitting_window,
-    limited_by,
-    model_maximum,
-)
-from skulkd.core.placement.explain import size_text
-from skulkd.core.placement.files import download_bytes_on, holders_in, judge_files
-from skulkd.core.placement.memory_fit import (
-    Claim,
-    PoolMemory,
-    Share,
-    arithmetic,
-    claims_by_node,
-    compute_of,
-    pool_memory,
-    share_of,
-)
-from skulkd.core.placement.question import Candidate, Missing, Question, missing
+from skulkd.core.placement.backends import preference
+from skulkd.core.placement.candidates import look_at, refuse_node
+from skulkd.core.placement.files import holders_in
+from skulkd.core.placement.groups import group_again, group_plan
+from skulkd.core.placement.memory_fit import claims_by_node, compute_of
+from skulkd.core.placement.question import Candidate, Missing, Question
+from skulkd.core.placement.single import on_one_node
 
-PLANNED_SHAPES: Final[tuple[Shape, ...]] = ("single",)
+PLANNED_SHAPES: Final[tuple[Shape, ...]] = ("single", "rpc")
 _GIB_SHIFT: Final = 30
 
-_Verdict = Plan | Refusal | Missing
 _Rank = tuple[int, bool, bool, int, str]
 
 
@@ -88,9 +69,10 @@ def plan(
             lacks them may have them from one of these.
 
     Returns:
-        Plans, best first, all but the first marked `alternative`; a refusal for every other node;
-        and, when there is no plan, the facts that are still arriving. With those the answer may be
-        another one soon; without, it is final.
+        Plans, best first, all but the first marked `alternative`; a refusal for every node that
+        could not take the model alone, also beside a plan over several; and, when there is no
+        plan, the facts that are still arriving. With those the answer may be another one soon;
+        without, it is final.
     """
     return _plan(
         Question(
@@ -151,206 +133,114 @@ def replan(
     )
 
 
-def plan_id_of(made: Plan) -> Digest:
-    """Digest an assignment: what would run where, whoever asked and whatever the readings say."""
-    parts = [made.model_id, made.card_digest, made.backend, made.shape]
-    parts.extend((str(made.context_tokens), str(made.slots)))
-    parts.extend(f"{s.rank}:{s.node_id}:{s.layer_start}:{s.layer_end}" for s in made.shards)
-    return Digest(hashlib.sha256(b"skulk plan\0" + "\0".join(parts).encode()).hexdigest())
-
-
 def _plan(question: Question) -> PlacementOutcome:
-    shape_refusal = _refuse_shape(question)
-    if shape_refusal is not None:
-        return PlacementOutcome(refusals=(shape_refusal,))
+    request = question.request
+    if request.shape is not None and request.shape not in PLANNED_SHAPES:
+        return PlacementOutcome(
+            refusals=(
+                refusals.unsupported_shape(
+                    f"shape {request.shape} was asked for; this build plans: "
+                    f"{', '.join(PLANNED_SHAPES)}"
+                ),
+            )
+        )
+    seen = _look_round(question)
+    if question.pinned is not None and len(question.pinned.shards) > 1:
+        made = group_again(question, question.pinned, seen.candidates)
+        return _outcome(seen, () if made is None else (made,))
+    if request.shape not in {None, "single"} or request.min_nodes > 1:
+        return _outcome(seen, _spread(question, seen))
     ranked: list[tuple[_Rank, Plan]] = []
-    refused = [
+    for candidate in seen.candidates:
+        verdict = on_one_node(question, candidate)
+        if isinstance(verdict, Plan):
+            ranked.append((_rank(question, verdict), verdict))
+        else:
+            seen.refuse(verdict)
+    ranked.sort(key=operator.itemgetter(0))
+    plans = tuple(made for _, made in ranked)
+    if not plans and request.shape is None:
+        plans = _together(question, seen)
+    return _outcome(seen, plans)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a look at all nodes came to."""
+
+    candidates: list[Candidate] = field(default_factory=list[Candidate])
+    refused: list[Refusal] = field(default_factory=list[Refusal])
+    unknown: list[str] = field(default_factory=list[str])
+    """Facts that are still to come."""
+
+    def refuse(self, verdict: Refusal | Missing) -> None:
+        """Note why a node is out, for now or not."""
+        if isinstance(verdict, Missing):
+            self.unknown.append(verdict.fact)
+            verdict = verdict.refusal
+        self.refused.append(verdict)
+
+
+def _look_round(question: Question) -> _Seen:
+    seen = _Seen()
+    seen.refused.extend(
         refusals.unknown_node(node_id)
         for node_id in question.request.nodes
         if node_id not in question.state.members
-    ]
-    unknown: list[str] = []
+    )
     claims = claims_by_node(question.state, question.readings)
     for member in question.state.members.values():
-        verdict = _judge(question, member, claims)
-        if isinstance(verdict, Plan):
-            ranked.append((_rank(question, verdict), verdict))
-        elif isinstance(verdict, Missing):
-            unknown.append(verdict.fact)
-            refused.append(verdict.refusal)
+        verdict = look_at(question, member, claims)
+        if isinstance(verdict, Candidate):
+            seen.candidates.append(verdict)
         else:
-            refused.append(verdict)
-    ranked.sort(key=operator.itemgetter(0))
-    plans = tuple(
-        made if place == 0 else made.model_copy(update={"alternative": True})
-        for place, (_, made) in enumerate(ranked)
-    )
+            seen.refuse(verdict)
+    return seen
+
+
+def _outcome(seen: _Seen, plans: tuple[Plan, ...]) -> PlacementOutcome:
     return PlacementOutcome(
-        plans=plans, refusals=tuple(refused), missing_facts=() if plans else tuple(unknown)
+        plans=tuple(
+            made if place == 0 else made.model_copy(update={"alternative": True})
+            for place, made in enumerate(plans)
+        ),
+        refusals=tuple(seen.refused),
+        missing_facts=() if plans else tuple(seen.unknown),
     )
 
 
-def _refuse_shape(question: Question) -> Refusal | None:
+def _together(question: Question, seen: _Seen) -> tuple[Plan, ...]:
+    """Plan over several nodes what no node can hold alone."""
+    verdict = group_plan(question, seen.candidates)
+    if isinstance(verdict, Refusal):
+        seen.refuse(verdict)
+    return (verdict,) if isinstance(verdict, Plan) else ()
+
+
+def _spread(question: Question, seen: _Seen) -> tuple[Plan, ...]:
+    """Plan over several nodes because that was asked for."""
     request = question.request
-    if request.shape is not None and request.shape not in PLANNED_SHAPES:
-        return refusals.unsupported_shape(
-            f"shape {request.shape} was asked for; this build plans: {', '.join(PLANNED_SHAPES)}"
+    plans: tuple[Plan, ...] = ()
+    if request.shape != "single":
+        n_refused = len(seen.refused)
+        plans = _together(question, seen)
+        if plans or len(seen.refused) > n_refused:
+            return plans
+    n_able = sum(
+        refuse_node(question, member) is None for member in question.state.members.values()
+    )
+    seen.refuse(
+        refusals.unsupported_shape(
+            f"at least {max(2, request.min_nodes)} nodes were asked for and {n_able} may be "
+            "planned onto now; "
+            + (
+                "shape single takes one"
+                if request.shape == "single"
+                else "no two of them can share this model"
+            )
         )
-    if request.min_nodes > 1:
-        return refusals.unsupported_shape(
-            f"at least {request.min_nodes} nodes were asked for and {_n_candidates(question)} may "
-            "be planned onto now; shape single takes one, and this build plans no other"
-        )
-    return None
-
-
-def _n_candidates(question: Question) -> int:
-    """Count the nodes whose facts and readings matter: none of the others can take a shard."""
-    return sum(_refuse_node(question, member) is None for member in question.state.members.values())
-
-
-def _refuse_node(question: Question, member: Member) -> Refusal | None:
-    """Refuse a node that is no candidate, whatever it could hold."""
-    request = question.request
-    if member.role == "management":
-        return refusals.not_a_candidate(member, "runs no models (--no-worker)")
-    if member.node_id in request.excluded_nodes:
-        return refusals.not_a_candidate(member, "was excluded")
-    if request.nodes and member.node_id not in request.nodes:
-        return refusals.not_a_candidate(member, "is not among the nodes asked for")
-    if member.drain_since_ms is not None:
-        return refusals.draining(member)
-    if not question.is_reachable(member):
-        return refusals.unreachable(member)
-    return None
-
-
-def _judge(
-    question: Question, member: Member, claims: Mapping[NodeId, Sequence[Claim]]
-) -> _Verdict:
-    """Find the best plan on one node, or why there is none."""
-    refusal = _refuse_node(question, member)
-    if refusal is not None:
-        return refusal
-    if member.facts is None:
-        return missing(member, "what it can run")
-    tags = tuple(usable_tags(question.card, member, question.request.backend))
-    if not tags:
-        return refusals.no_backend(member, question.card, question.request.backend)
-    reading = question.readings.nodes.get(member.node_id)
-    if reading is None or question.is_stale(reading):
-        return missing(member, "memory")
-    candidate = Candidate(
-        member=member,
-        facts=member.facts,
-        reading=reading,
-        claims=tuple(claims.get(member.node_id, ())),
     )
-    files = judge_files(question, candidate)
-    if files is not None:
-        return files
-    return _best_backend(question, candidate, tags)
-
-
-def _best_backend(
-    question: Question, candidate: Candidate, tags: tuple[BackendTag, ...]
-) -> _Verdict:
-    """Take the first backend that fits; else the answer of the one that came nearest."""
-    nearest: Refusal | None = None
-    unknown: Missing | None = None
-    for tag in tags:
-        verdict = _judge_backend(question, candidate, tag)
-        if isinstance(verdict, Plan):
-            return verdict
-        if isinstance(verdict, Missing):
-            unknown = unknown or verdict
-        elif nearest is None or _headroom(verdict) > _headroom(nearest):
-            nearest = verdict
-    if unknown is not None:
-        return unknown
-    if nearest is None:
-        return refusals.no_backend(candidate.member, question.card, question.request.backend)
-    return nearest
-
-
-def _judge_backend(question: Question, candidate: Candidate, tag: BackendTag) -> _Verdict:
-    engine = build_for(candidate.facts, tag)
-    if engine is None:
-        return refusals.no_backend(candidate.member, question.card, tag)
-    slots = question.request.slots or engine.default_slots
-    if question.pinned is not None:
-        slots = question.pinned.slots
-    share = share_of(question.card, engine, slots=slots)
-    memory = pool_memory(candidate.facts, compute_of(tag), candidate.reading, candidate.claims)
-    if memory is None:
-        return missing(candidate.member, "memory")
-    window = _window(question, candidate, share, memory)
-    if not isinstance(window, int):
-        return window
-    return _assign(question, candidate, tag, engine, slots, share, memory, window)
-
-
-def _window(
-    question: Question, candidate: Candidate, share: Share, memory: PoolMemory
-) -> int | Refusal | Missing:
-    """Choose the context, or say why none fits."""
-    card, member, request = question.card, candidate.member, question.request
-    asked = request.context_tokens if question.pinned is None else question.pinned.context_tokens
-    if asked is not None and asked > model_maximum(card):
-        return refusals.context_too_long(member, card, asked)
-    cap = default_cap(card).tokens
-    wanted = cap if asked is None else asked
-    if _below_min_vram(card, memory):
-        return refusals.too_little_vram(member, card, share, memory, wanted)
-    most = share.max_context(memory.free_bytes)
-    if asked is not None and asked <= most:
-        return asked
-    if asked is None:
-        spared = share.max_context(memory.free_bytes * SPARE_RATIO_PERCENT // 100)
-        window = fitting_window(cap, spared) or (min(MIN_TOKENS, cap))
-        if window <= most:
-            return window
-        wanted = min(MIN_TOKENS, cap)
-    if memory.settling_bytes and wanted <= share.max_context(
-        memory.free_bytes + memory.settling_bytes
-    ):
-        held = size_text(memory.settling_bytes)
-        return missing(member, f"memory ({held} of a stopping instance still to come back)")
-    return refusals.no_fit(member, request, share, memory, wanted)
-
-
-def _assign(
-    question: Question,
-    candidate: Candidate,
-    tag: BackendTag,
-    engine: EngineFacts,
-    slots: int,
-    share: Share,
-    memory: PoolMemory,
-    window: int,
-) -> Plan:
-    card, member = question.card, candidate.member
-    shard = ShardAssignment(
-        rank=0,
-        node_id=member.node_id,
-        layer_start=0,
-        layer_end=card.n_layers,
-        memory=arithmetic(share, memory, window),
-    )
-    made = Plan(
-        plan_id=question.digest,  # replaced below: the id is a digest of the rest
-        model_id=card.model_id,
-        card_digest=question.digest,
-        shape="single",
-        engine=engine.engine,
-        backend=tag,
-        context_tokens=window,
-        slots=slots,
-        shards=(shard,),
-        context_limited_by=limited_by(card, window, question.request.context_tokens, member.name),
-        download_bytes=download_bytes_on(question, member.node_id),
-    )
-    return made.model_copy(update={"plan_id": plan_id_of(made)})
+    return ()
 
 
 def _rank(question: Question, made: Plan) -> _Rank:
@@ -363,14 +253,3 @@ def _rank(question: Question, made: Plan) -> _Rank:
         -(headroom >> _GIB_SHIFT),
         node_id,
     )
-
-
-def _below_min_vram(card: ModelCard, memory: PoolMemory) -> bool:
-    wanted = card.placement.min_vram_gib
-    if wanted is None or memory.pool == "ram" or memory.total_bytes is None:
-        return False
-    return memory.total_bytes < wanted * (1 << _GIB_SHIFT)
-
-
-def _headroom(refusal: Refusal) -> float:
-    return float("-inf") if refusal.memory is None else refusal.memory.headroom_bytes

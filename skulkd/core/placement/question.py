@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.cards import ModelCard
+from protocol.cards import BackendTag, ModelCard
 from protocol.ids import Digest, NodeId
 from protocol.nodes import Member, NodeFacts
 from protocol.placements import PlacementRequest, Plan, Refusal
@@ -56,6 +56,8 @@ class Candidate:
     facts: NodeFacts
     reading: NodeReading
     claims: tuple[Claim, ...]
+    tags: tuple[BackendTag, ...]
+    """The backends that the model may use there, best first; at least one."""
 
 
 def missing(member: Member, fact: str) -> Missing:

@@ -160,13 +160,14 @@ def elsewhere(member: Member, card: ModelCard, path: str) -> Refusal:
     )
 
 
-def context_too_long(member: Member, card: ModelCard, asked: int) -> Refusal:
-    """Refuse a window that the model was not made for."""
+def context_too_long(member: Member | None, card: ModelCard, asked: int) -> Refusal:
+    """Refuse a window that the model was not made for, on one node or on all together."""
     most = model_maximum(card)
+    where = "" if member is None else f"{member.name}: "
     refusal = _refusal(
         member,
         "placement.no_fit",
-        f"{member.name}: a context of {asked} tokens was asked for, the model takes {most}",
+        f"{where}a context of {asked} tokens was asked for, the model takes {most}",
         f"Ask for --context {most} or less.",
         details={"context_tokens": asked, "max_context_tokens": most},
     )
@@ -218,6 +219,59 @@ def no_fit(
     )
 
 
+def no_group(request: PlacementRequest, n_able: int) -> Refusal:
+    """Refuse to spread a model: too few nodes could share it."""
+    wanted = max(2, request.min_nodes)
+    return _refusal(
+        None,
+        "placement.unsupported_shape",
+        f"a model over at least {wanted} nodes was asked for; {n_able} of the nodes that may be "
+        "planned onto now can share this model, and have or can get its files where they need them",
+        "Leave out --shape and --min-nodes, or give more nodes an engine that can share a model: "
+        "the same build of llama-server with its rpc-server.",
+    )
+
+
+def group_too_small(
+    *,
+    n_nodes: int,
+    n_layers: int,
+    n_held: int,
+    tokens: int,
+    fits_tokens: int | None,
+) -> Refusal:
+    """Refuse a model that is too large for the nodes together, each taken by itself.
+
+    Args:
+        n_nodes: Nodes that can share the model.
+        n_layers: Layers of the model.
+        n_held: Layers that those nodes can hold.
+        tokens: The window that was tried.
+        fits_tokens: The widest window that would fit, where a narrower one would.
+    """
+    if fits_tokens is not None:
+        change = SmallestChange(
+            kind="context_tokens",
+            context_tokens=fits_tokens,
+            text=f"Ask for --context {fits_tokens} or less.",
+        )
+    else:
+        change = SmallestChange(
+            kind="other_node",
+            text=f"Add a node, or free memory, for {n_layers - n_held} more layers; or choose a "
+            "smaller quantization.",
+        )
+    refusal = _refusal(
+        None,
+        "placement.no_fit",
+        f"spread over nodes: the {n_nodes} that can share this model hold {n_held} of its "
+        f"{n_layers} layers with a context of {tokens} tokens, each judged by its own memory",
+        change.text,
+        details={"n_nodes": n_nodes, "n_layers": n_layers, "n_held": n_held},
+    )
+    return refusal.model_copy(update={"smallest_change": change})
+
+
 def _broken_term(figures: MemoryArithmetic) -> ArithmeticTerm:
     """Name the first term at which the sum goes over; `reserved` if it fits without that."""
     if figures.needed_bytes <= figures.available_bytes:
@@ -254,7 +308,7 @@ def _smallest_change(
 
 
 def _refusal(
-    member: Member,
+    member: Member | None,
     code: ErrorCode,
     message: str,
     remediation: str,
@@ -262,6 +316,6 @@ def _refusal(
     details: dict[str, DetailValue] | None = None,
 ) -> Refusal:
     return Refusal(
-        node_id=member.node_id,
+        node_id=None if member is None else member.node_id,
         error=ErrorBody(code=code, message=message, remediation=remediation, details=details or {}),
     )

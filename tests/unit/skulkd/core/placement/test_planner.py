@@ -383,11 +383,21 @@ def test_nodes_that_may_not_be_used_are_refused_by_name(
     assert words in outcome.refusals[0].error.message
 
 
-@pytest.mark.parametrize("update", [{"shape": "pipeline"}, {"min_nodes": 2}])
-def test_other_shapes_are_refused_with_the_ones_this_build_plans(update: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("update", "words"),
+    [
+        ({"shape": "pipeline"}, "single, rpc"),
+        ({"shape": "single", "min_nodes": 2}, "single takes one"),
+        ({"shape": "rpc"}, "no two of them"),
+        ({"min_nodes": 2}, "no two of them"),
+    ],
+)
+def test_other_shapes_are_refused_with_the_ones_this_build_plans(
+    update: dict[str, object], words: str
+) -> None:
     refusal = the_refusal(outcome_of(a_card(), request=asks().model_copy(update=update)))
     assert (refusal.error.code, refusal.node_id) == ("placement.unsupported_shape", None)
-    assert "single" in refusal.error.message
+    assert words in refusal.error.message
 
 
 PACKAGE = PackageSource(
