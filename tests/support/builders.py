@@ -178,6 +178,7 @@ def an_engine(
     path: str = "/opt/engine",
     version: str = "1",
     rpc: bool = False,
+    ring: bool = False,
 ) -> EngineFacts:
     """Make one engine build."""
     return EngineFacts(
@@ -191,6 +192,7 @@ def an_engine(
         overhead_bytes=overhead_bytes,
         default_slots=default_slots,
         rpc=rpc,
+        ring=ring,
     )
 
 

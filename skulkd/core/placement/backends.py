@@ -5,6 +5,7 @@ from typing import Final
 
 from protocol.cards import BackendTag, ModelCard
 from protocol.nodes import EngineFacts, Member, NodeFacts
+from protocol.placements import Shape
 from skulkd.core.placement.memory_fit import compute_of
 
 _BUILTIN_SCRIPTED: Final = EngineFacts(engine="scripted", provider="builtin", usable=True)
@@ -33,9 +34,14 @@ def build_for(facts: NodeFacts, tag: BackendTag) -> EngineFacts | None:
     return _serving(tag, [build for build in facts.engines if build.usable])
 
 
-def pooling_build_for(facts: NodeFacts, tag: BackendTag) -> EngineFacts | None:
-    """Find the build with which a backend can share a model with other nodes, layer by layer."""
-    return _serving(tag, [build for build in facts.engines if build.usable and build.rpc])
+def sharing_build_for(facts: NodeFacts, tag: BackendTag, shape: Shape) -> EngineFacts | None:
+    """Find the build with which a backend can share a model with other nodes in this shape."""
+    builds = [
+        build
+        for build in facts.engines
+        if build.usable and (build.rpc if shape == "rpc" else build.ring)
+    ]
+    return _serving(tag, builds)
 
 
 def _serving(tag: BackendTag, usable: Sequence[EngineFacts]) -> EngineFacts | None:

@@ -6,6 +6,8 @@ the free memory left over; the last is taken from a ladder of sizes, so that rea
 little do not move the plan.
 """
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,6 +81,33 @@ def fitting_window(cap_tokens: int, fits_tokens: int) -> int | None:
     if fits_tokens >= cap_tokens:
         return cap_tokens
     return next((step for step in reversed(LADDER) if step <= min(fits_tokens, cap_tokens)), None)
+
+
+def windows_to_try(card: ModelCard, asked: int | None) -> list[tuple[int, int]]:
+    """List windows, widest first, each with the part of free memory that it may fill, in percent.
+
+    A window that fits leaves all later ones fitting.
+    """
+    if asked is not None:
+        return [(asked, 100)]
+    cap = default_cap(card).tokens
+    spared = [cap, *(step for step in reversed(LADDER) if step < cap)]
+    return [*((step, SPARE_RATIO_PERCENT) for step in spared), (min(MIN_TOKENS, cap), 100)]
+
+
+def widest_fitting(
+    windows: list[tuple[int, int]], fits: Callable[[int, int], bool]
+) -> tuple[int, int]:
+    """Give the first window of `windows_to_try` that fits; the last of them when none does."""
+    place = bisect_left(windows, 1, hi=len(windows) - 1, key=lambda window: int(fits(*window)))
+    return windows[place]
+
+
+def fitting_below(asked: int, fits: Callable[[int], bool]) -> int | None:
+    """Give the widest window below an asked one that fits, as refusals name it; None if none."""
+    steps = range(1, asked // STEP_TOKENS + 1)
+    n_fitting = bisect_left(steps, 1, key=lambda n: int(not fits(n * STEP_TOKENS)))
+    return n_fitting * STEP_TOKENS or None
 
 
 def limited_by(card: ModelCard, chosen: int, asked: int | None, node_name: str) -> str:

@@ -1,239 +1,230 @@
-"""Shapes over several nodes: whom to spread a model over when no node alone can hold it; pure.
+"""The smallest group of nodes that holds a model layer by layer: shapes `rpc` and `pipeline`; pure.
 
 `rpc`: one llama-server drives, and keeps what is no layer; the others lend it memory for layers.
-Driver and donors run builds of one version. Only the driver needs the files.
+`pipeline`: a ring of ranks, each with some of the layers and with what is no layer.
 
-The search is greedy. The nodes that can hold most layers come first, and the group is the smallest
-whose numbers add up to the model; each number is of one node by itself. Among drivers with which
-the group is equally small, the one that would be the best single node drives. A node is looked at
-a fixed number of times, so a thousand of them cost milliseconds.
+The search is greedy. The nodes that can hold most layers come first, and a group is the smallest
+whose numbers add up to the model; each number is of one node by itself. Of the groups that are
+found, with one rank 0 or another and over good links or any, the one with the least delay a token
+is taken. A node is looked at a fixed number of times, so a thousand of them cost milliseconds.
 """
 
 import operator
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, final
 
-from protocol.cards import BackendTag
-from protocol.nodes import EngineFacts
-from protocol.placements import Plan, Refusal, Shape, ShardAssignment
+from protocol.placements import Refusal, Shape
 from skulkd.core.placement import refusals
-from skulkd.core.placement.backends import pooling_build_for, preference
 from skulkd.core.placement.context import (
-    LADDER,
-    MIN_TOKENS,
-    SPARE_RATIO_PERCENT,
-    STEP_TOKENS,
-    default_cap,
-    limited_by,
+    fitting_below,
     model_maximum,
+    widest_fitting,
+    windows_to_try,
 )
-from skulkd.core.placement.files import download_bytes_on, judge_files
-from skulkd.core.placement.identity import identified
-from skulkd.core.placement.memory_fit import (
-    Layers,
-    PoolMemory,
-    arithmetic,
-    compute_of,
-    pool_memory,
-    share_of,
-)
-from skulkd.core.placement.question import Candidate, Question
-from skulkd.core.placement.sharding import (
-    MAX_RANKS,
-    LayerTables,
-    Room,
-    ranges,
-    split_layers,
-)
+from skulkd.core.placement.hosts import Host
+from skulkd.core.placement.memory_fit import Layers
+from skulkd.core.placement.question import Question
+from skulkd.core.placement.sharding import MAX_RANKS, LayerTables, Room, ranges, split_layers
+from skulkd.core.placement.topology import TYPICAL_DELAY_MS, Topology
 
-_GIB_SHIFT: Final = 30
-_LeadRank = tuple[int, bool, bool, int, str]
+MAX_LEADERS: Final = 8
+"""Of the nodes with which a group was found, so many are compared for their links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """A node that could take some of the layers, with one of its backends."""
-
-    candidate: Candidate
-    tag: BackendTag
-    build: EngineFacts
-    memory: PoolMemory
-    can_lead: bool
-    """It has the files, or can get them."""
-    lead_rank: _LeadRank
-    """How gladly it is made rank 0; less is better."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Hosts in the order of their ranks, and how many layers each could hold."""
+class Spread:
+    """Who takes what of a model, and with which window."""
 
     hosts: tuple[Host, ...]
+    """In the order of their ranks."""
+    layers: tuple[Layers, ...]
+    tokens: int
+    slots: int
+    delay_ms: float
+    """Of a token on its way between the nodes, by the class of the worst link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    hosts: tuple[Host, ...]
     most: tuple[int, ...]
-
-
-def group_plan(question: Question, candidates: Sequence[Candidate]) -> Plan | Refusal | None:
-    """Find the best plan over several nodes, or say by how much the nodes together fall short.
-
-    Args:
-        question: What is planned. Its `min_nodes` is kept, at least two.
-        candidates: The nodes that may be planned onto.
-
-    Returns:
-        None when there are not two nodes that could share a model.
-    """
-    nearest: Refusal | None = None
-    for by_version in _grouped(_hosts(question, candidates)):
-        # The backend that a node would rather use comes first; what has most memory, after it.
-        preferred = [options[0] for options in by_version]
-        roomiest = [max(options, key=lambda one: one.memory.free_bytes) for options in by_version]
-        if len(by_version) < max(2, question.request.min_nodes):
-            continue
-        for hosts in (preferred, roomiest):
-            search = _Search(question, hosts)
-            verdict = search.plan()
-            if isinstance(verdict, Plan):
-                return verdict
-            nearest = nearest or verdict
-    return nearest
-
-
-def group_again(question: Question, made: Plan, candidates: Sequence[Candidate]) -> Plan | None:
-    """Make a plan over several nodes again, share by share; None if one does not fit any more."""
-    known = {candidate.member.node_id: candidate for candidate in candidates}
-    chosen: list[Host] = []
-    for shard in made.shards:
-        candidate = known.get(shard.node_id)
-        if candidate is None:
-            return None
-        wanted = shard.backend or made.backend
-        options = _options(question, candidate)
-        host = next((one for one in options if one.tag == wanted), None)
-        if host is None or (shard.rank == 0 and not host.can_lead):
-            return None
-        chosen.append(host)
-    if len({host.build.version for host in chosen}) > 1:
-        return None
-    layers = [(shard.layer_start, shard.layer_end) for shard in made.shards]
-    again = _assign(question, chosen, layers, made.context_tokens, made.slots)
-    return again if _is_held(again) else None
+    """Layers that each could hold."""
+    delay_ms: float
 
 
 @final
-class _Search:
+class LayerSearch:
     """Looks for the smallest group of some hosts, for one window after the other."""
 
-    def __init__(self, question: Question, hosts: Sequence[Host]) -> None:
+    def __init__(
+        self, question: Question, shape: Shape, hosts: Sequence[Host], topology: Topology
+    ) -> None:
         self._question = question
+        self._all_have_ends = shape == "pipeline"
         self._hosts = hosts
-        self._n_layers = question.card.n_layers
+        self._topology = topology
+        card = question.card
+        self._n_layers = card.n_layers
+        self._last_start = card.n_layers
+        if shape == "pipeline" and card.placement.max_pipeline_split_layer is not None:
+            self._last_start = min(card.n_layers, card.placement.max_pipeline_split_layer)
         self._slots = question.request.slots or min(host.build.default_slots for host in hosts)
-        self._tables = LayerTables(question.card, self._slots)
+        self._tables = LayerTables(card, self._slots)
         self._leaders = sorted(
             (host for host in hosts if host.can_lead), key=lambda host: host.lead_rank
         )
         self._n_least = max(2, question.request.min_nodes)
         self._n_most = min(len(hosts), MAX_RANKS, self._n_layers)
 
-    def plan(self) -> Plan | Refusal:
-        """Choose window and group, or say what is lacking."""
+    def spread(self) -> Spread | Refusal | None:
+        """Choose window and group, or say what is lacking; None when too few could take part."""
         card, asked = self._question.card, self._question.request.context_tokens
+        if not self._leaders or self._n_least > self._n_most:
+            return None
         if asked is not None and asked > model_maximum(card):
             return refusals.context_too_long(None, card, asked)
-        if not self._leaders or self._n_least > self._n_most:
-            return refusals.no_group(self._question.request, len(self._hosts))
-        tokens, percent = self._widest(self._windows())
-        group = self._find(tokens, percent)
+        tokens, percent = widest_fitting(
+            windows_to_try(card, asked),
+            lambda tokens, percent: self._find(tokens, percent, n_compared=1) is not None,
+        )
+        group = self._find(tokens, percent, n_compared=MAX_LEADERS)
         if group is None:
             return self._too_small(tokens)
         rooms = [
             Room(free_bytes=max(1, host.memory.free_bytes), most=most)
             for host, most in zip(group.hosts, group.most, strict=True)
         ]
-        layers = ranges(split_layers(self._n_layers, rooms))
-        return _assign(self._question, group.hosts, layers, tokens, self._slots)
-
-    def _windows(self) -> list[tuple[int, int]]:
-        """List the windows to consider, widest first, each with the part of memory it may fill."""
-        asked = self._question.request.context_tokens
-        if asked is not None:
-            return [(asked, 100)]
-        cap = default_cap(self._question.card).tokens
-        spared = [cap, *(step for step in reversed(LADDER) if step < cap)]
-        least = min(MIN_TOKENS, cap)
-        return [*((step, SPARE_RATIO_PERCENT) for step in spared), (least, 100)]
-
-    def _widest(self, windows: list[tuple[int, int]]) -> tuple[int, int]:
-        """Give the widest window for which there is a group; the last when there is none."""
-        place = bisect_left(
-            windows, 1, hi=len(windows) - 1, key=lambda window: int(self._find(*window) is not None)
+        counts = split_layers(self._n_layers, rooms, last_start=self._last_start)
+        return Spread(
+            hosts=group.hosts,
+            layers=ranges(counts),
+            tokens=tokens,
+            slots=self._slots,
+            delay_ms=group.delay_ms,
         )
-        return windows[place]
 
-    def _find(self, tokens: int, percent: int = 100) -> Group | None:
-        """Find the smallest group that holds the model with so much context."""
+    def _find(self, tokens: int, percent: int, *, n_compared: int) -> _Group | None:
+        """Find the best of the first groups that hold the model with so much context."""
         rooms = self._rooms(tokens, percent)
         sums = list(accumulate((most for most, _ in rooms), initial=0))
-        places = {host.candidate.member.node_id: place for place, (_, host) in enumerate(rooms)}
-        best: tuple[int, Host, int] | None = None
+        places = {host.node_id: place for place, (_, host) in enumerate(rooms)}
+        best: _Group | None = None
+        n_found = 0
         for leader in self._leaders:
-            led = self._most(leader, tokens, percent, leads=True)
-            if led < 1:
+            led = self._most(leader, tokens, percent, has_ends=True)
+            place = places.get(leader.node_id, len(rooms))
+            if led < 1 or 1 + _fewest(sums, place, self._n_layers - led) > self._n_most:
                 continue
-            place = places.get(leader.candidate.member.node_id, len(rooms))
-            n_donors = _fewest(sums, place, self._n_layers - led)
-            n_ranks = max(self._n_least, 1 + n_donors)
-            n_there = 1 + len(rooms) - (place < len(rooms))
-            if n_ranks <= min(self._n_most, n_there) and (best is None or n_ranks < best[0]):
-                best = n_ranks, leader, led
-        if best is None:
-            return None
-        n_ranks, leader, led = best
-        donors = [(most, host) for most, host in rooms if host is not leader][: n_ranks - 1]
-        return Group(
-            hosts=(leader, *(host for _, host in donors)),
-            most=(led, *(most for most, _ in donors)),
-        )
+            group = self._led_by(leader, led, rooms)
+            if group is not None and (best is None or _is_better(group, best)):
+                best = group
+            n_found += group is not None
+            if n_found == n_compared:
+                break
+        return best
+
+    def _led_by(self, leader: Host, led: int, rooms: Sequence[tuple[int, Host]]) -> _Group | None:
+        """Find the best group with this rank 0: over its good links alone, or over any."""
+        best: _Group | None = None
+        known = [
+            (self._topology.link_class(leader.node_id, host.node_id), most, host)
+            for most, host in self._near(leader, rooms)
+        ]
+        for allowed in sorted({named for named, _, _ in known}):
+            held, chosen, worst = led, list[tuple[int, Host]](), 0
+            for named, most, host in known:
+                if held >= self._n_layers and len(chosen) + 1 >= self._n_least:
+                    break
+                if named <= allowed:
+                    chosen.append((most, host))
+                    held += most
+                    worst = max(worst, named)
+            n_ranks = len(chosen) + 1
+            if held < self._n_layers or not self._n_least <= n_ranks <= self._n_most:
+                continue
+            group = self._in_order(leader, led, chosen, len(chosen) * TYPICAL_DELAY_MS[worst])
+            if group is not None and (best is None or _is_better(group, best)):
+                best = group
+        return best
+
+    def _near(self, leader: Host, rooms: Sequence[tuple[int, Host]]) -> list[tuple[int, Host]]:
+        """List the donors that a leader reaches, most room first, and no more than may be needed.
+
+        Of each class of links, as many as a group may have.
+        """
+        found: list[tuple[int, Host]] = []
+        n_of_class: dict[int, int] = {}
+        if not self._topology.knows(leader.node_id):
+            others = [room for room in rooms[: self._n_most] if room[1] is not leader]
+            return others[: self._n_most - 1]
+        for most, host in rooms:
+            if host is leader or self._topology.is_cut(leader.node_id, host.node_id):
+                continue
+            named = self._topology.link_class(leader.node_id, host.node_id)
+            n_of_class[named] = n_of_class.get(named, 0) + 1
+            if n_of_class[named] < self._n_most:
+                found.append((most, host))
+        return found
+
+    def _in_order(
+        self, leader: Host, led: int, chosen: Sequence[tuple[int, Host]], delay_ms: float
+    ) -> _Group | None:
+        """Put the ranks into order: in a ring, who has most room last, where it may be bound."""
+        donors = sorted(chosen, key=operator.itemgetter(0)) if self._all_have_ends else chosen
+        hosts = (leader, *(host for _, host in donors))
+        most = (led, *(room for room, _ in donors))
+        if self._all_have_ends:
+            ring = pairwise((*hosts, leader))
+            if any(self._topology.is_cut(one.node_id, two.node_id) for one, two in ring):
+                return None
+            n_before = len(hosts) - 1
+            if self._n_layers - most[-1] > self._last_start or n_before > self._last_start:
+                return None
+        return _Group(hosts=hosts, most=most, delay_ms=delay_ms)
 
     def _rooms(self, tokens: int, percent: int) -> list[tuple[int, Host]]:
-        """Say how many layers each host could lend room for, most first."""
-        rooms = ((self._most(host, tokens, percent, leads=False), host) for host in self._hosts)
+        """Say how many layers each host could take as a later rank, most first."""
+        has_ends = self._all_have_ends
+        rooms = (
+            (self._most(host, tokens, percent, has_ends=has_ends), host) for host in self._hosts
+        )
         return sorted(
-            (room for room in rooms if room[0] > 0),
-            key=lambda room: (-room[0], room[1].candidate.member.node_id),
+            (room for room in rooms if room[0] > 0), key=lambda room: (-room[0], room[1].node_id)
         )
 
-    def _most(self, host: Host, tokens: int, percent: int, *, leads: bool) -> int:
+    def _most(self, host: Host, tokens: int, percent: int, *, has_ends: bool) -> int:
         free_bytes = host.memory.free_bytes * percent // 100
-        return self._tables.most(host.build, free_bytes, tokens, has_ends=leads)
+        return self._tables.most(host.build, free_bytes, tokens, has_ends=has_ends)
 
     def _too_small(self, tokens: int) -> Refusal:
         """Say how many layers the best group could hold, and what would do."""
+        asked = self._question.request.context_tokens
         rooms = self._rooms(tokens, 100)
-        held, leader = max(
-            ((self._most(host, tokens, 100, leads=True), host) for host in self._leaders),
-            key=operator.itemgetter(0),
-        )
-        donors = [(most, host) for most, host in rooms if host is not leader]
-        held += sum(most for most, _ in donors[: self._n_most - 1])
+        held = 0
+        for leader in self._leaders[:MAX_LEADERS]:
+            donors = [most for most, host in rooms if host is not leader][: self._n_most - 1]
+            led = self._most(leader, tokens, 100, has_ends=True)
+            held = max(held, led + sum(donors))
+        fits_tokens = None
+        if asked is not None:
+            fits_tokens = fitting_below(
+                asked, lambda fewer: self._find(fewer, 100, n_compared=1) is not None
+            )
         return refusals.group_too_small(
             n_nodes=len(self._hosts),
             n_layers=self._n_layers,
             n_held=min(held, self._n_layers),
             tokens=tokens,
-            fits_tokens=self._fitting_tokens(tokens),
+            fits_tokens=fits_tokens,
         )
 
-    def _fitting_tokens(self, tokens: int) -> int | None:
-        """Give the widest window below the asked one that a group could hold."""
-        if self._question.request.context_tokens is None:
-            return None
-        steps = range(1, tokens // STEP_TOKENS + 1)
-        n_fitting = bisect_left(steps, 1, key=lambda n: int(self._find(n * STEP_TOKENS) is None))
-        return n_fitting * STEP_TOKENS or None
+
+def _is_better(one: _Group, other: _Group) -> bool:
+    """Say whether a group is better than one whose rank 0 comes before its own."""
+    return (one.delay_ms, len(one.hosts)) < (other.delay_ms, len(other.hosts))
 
 
 def _fewest(sums: Sequence[int], leader_place: int, lacking: int) -> int:
@@ -249,87 +240,3 @@ def _fewest(sums: Sequence[int], leader_place: int, lacking: int) -> int:
         return n_first
     own = sums[leader_place + 1] - sums[leader_place]
     return bisect_left(sums, lacking + own) - 1
-
-
-def _hosts(question: Question, candidates: Iterable[Candidate]) -> list[list[Host]]:
-    options = (_options(question, candidate) for candidate in candidates)
-    return [hosts for hosts in options if hosts]
-
-
-def _options(question: Question, candidate: Candidate) -> list[Host]:
-    """List what a node could take layers with, best first."""
-    card, node_id = question.card, candidate.member.node_id
-    can_lead = judge_files(question, candidate) is None
-    found: list[Host] = []
-    for tag in candidate.tags:
-        build = pooling_build_for(candidate.facts, tag)
-        compute = compute_of(tag)
-        memory = pool_memory(candidate.facts, compute, candidate.reading, candidate.claims)
-        if build is None or memory is None:
-            continue
-        rank = (
-            preference(card, tag),
-            compute == "cpu",
-            question.holders is not None and node_id not in question.holders,
-            -(memory.free_bytes >> _GIB_SHIFT),
-            node_id,
-        )
-        host = Host(
-            candidate=candidate,
-            tag=tag,
-            build=build,
-            memory=memory,
-            can_lead=can_lead,
-            lead_rank=rank,
-        )
-        found.append(host)
-    return found
-
-
-def _grouped(hosts: Iterable[list[Host]]) -> Iterable[list[list[Host]]]:
-    """Part nodes by the version of their builds, the largest part first."""
-    parts: dict[str, list[list[Host]]] = {}
-    for options in hosts:
-        for version in {host.build.version for host in options}:
-            same = [host for host in options if host.build.version == version]
-            parts.setdefault(version, []).append(same)
-    return (parts[version] for version in sorted(parts, key=lambda v: (-len(parts[v]), v)))
-
-
-def _assign(
-    question: Question, hosts: Sequence[Host], layers: Sequence[Layers], tokens: int, slots: int
-) -> Plan:
-    card, leader = question.card, hosts[0]
-    shards: list[ShardAssignment] = []
-    for rank, (host, held) in enumerate(zip(hosts, layers, strict=True)):
-        share = share_of(card, host.build, slots=slots, layers=held, has_ends=rank == 0)
-        shard = ShardAssignment(
-            rank=rank,
-            node_id=host.candidate.member.node_id,
-            layer_start=held[0],
-            layer_end=held[1],
-            memory=arithmetic(share, host.memory, tokens),
-            backend=None if host.tag == leader.tag else host.tag,
-        )
-        shards.append(shard)
-    names = " and ".join(host.candidate.member.name for host in hosts)
-    shape: Shape = "rpc"
-    return identified(
-        Plan(
-            plan_id=question.digest,  # replaced by `identified`
-            model_id=card.model_id,
-            card_digest=question.digest,
-            shape=shape,
-            engine=leader.build.engine,
-            backend=leader.tag,
-            context_tokens=tokens,
-            slots=slots,
-            shards=tuple(shards),
-            context_limited_by=limited_by(card, tokens, question.request.context_tokens, names),
-            download_bytes=download_bytes_on(question, leader.candidate.member.node_id),
-        )
-    )
-
-
-def _is_held(made: Plan) -> bool:
-    return all(shard.memory.headroom_bytes >= 0 for shard in made.shards)

@@ -136,6 +136,7 @@ def share_of(
     slots: int,
     layers: Layers | None = None,
     has_ends: bool = True,
+    n_parts: int = 1,
 ) -> Share:
     """Compute what a model, or some of its layers, takes on one node with this engine build.
 
@@ -147,11 +148,12 @@ def share_of(
         has_ends: Whether the share holds what is no layer: the table of tokens, the output, a
             projector, and the buffers of a whole text or an image. Of a model without ends only
             the layers count, as on the donors of a pool.
+        n_parts: Into how many equal parts each layer and its cache are cut, of which this is one.
     """
     n_layers = card.n_layers if layers is None else layers[1] - layers[0]
-    weights = _layer_bytes(card, n_layers)
+    weights = _part(_layer_bytes(card, n_layers), 1, n_parts)
     if has_ends:
-        weights += _ends_bytes(card) if n_layers < card.n_layers else 0
+        weights += _ends_bytes(card) if n_layers < card.n_layers or n_parts > 1 else 0
         weights += projector_bytes(card) if sees(card, engine.engine) else 0
     per_token, fixed = _cache(card, n_layers)
     floor = engine.overhead_bytes or _default_floor(engine.engine)
@@ -161,8 +163,8 @@ def share_of(
     return Share(
         weights_bytes=weights,
         overhead_bytes=overhead,
-        kv_bytes_per_token=per_token,
-        kv_fixed_bytes=fixed * slots,
+        kv_bytes_per_token=_part(per_token, 1, n_parts),
+        kv_fixed_bytes=_part(fixed, 1, n_parts) * slots,
     )
 
 

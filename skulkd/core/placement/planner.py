@@ -7,7 +7,7 @@ answered with a plan or a typed refusal; nothing is summed over nodes.
 Nodes are ranked by: the card's preference of backends, GPU before CPU, files already there, free
 memory left (in whole GiB, so that a moving reading does not reorder equals), node id.
 
-One node is always preferred: a model is spread over several (groups.py) only when none alone can
+One node is always preferred: a model is spread over several (spread.py) only when none alone can
 hold it, or when that was asked for.
 """
 
@@ -22,7 +22,6 @@ from protocol.placements import (
     PlacementRequest,
     Plan,
     Refusal,
-    Shape,
 )
 from protocol.readings import Readings
 from protocol.state import ClusterState
@@ -30,12 +29,11 @@ from skulkd.core.placement import refusals
 from skulkd.core.placement.backends import preference
 from skulkd.core.placement.candidates import look_at, refuse_node
 from skulkd.core.placement.files import holders_in
-from skulkd.core.placement.groups import group_again, group_plan
 from skulkd.core.placement.memory_fit import claims_by_node, compute_of
 from skulkd.core.placement.question import Candidate, Missing, Question
 from skulkd.core.placement.single import on_one_node
+from skulkd.core.placement.spread import spread_again, spread_plan
 
-PLANNED_SHAPES: Final[tuple[Shape, ...]] = ("single", "rpc")
 _GIB_SHIFT: Final = 30
 
 _Rank = tuple[int, bool, bool, int, str]
@@ -135,18 +133,9 @@ def replan(
 
 def _plan(question: Question) -> PlacementOutcome:
     request = question.request
-    if request.shape is not None and request.shape not in PLANNED_SHAPES:
-        return PlacementOutcome(
-            refusals=(
-                refusals.unsupported_shape(
-                    f"shape {request.shape} was asked for; this build plans: "
-                    f"{', '.join(PLANNED_SHAPES)}"
-                ),
-            )
-        )
     seen = _look_round(question)
     if question.pinned is not None and len(question.pinned.shards) > 1:
-        made = group_again(question, question.pinned, seen.candidates)
+        made = spread_again(question, question.pinned, seen.candidates)
         return _outcome(seen, () if made is None else (made,))
     if request.shape not in {None, "single"} or request.min_nodes > 1:
         return _outcome(seen, _spread(question, seen))
@@ -211,7 +200,7 @@ def _outcome(seen: _Seen, plans: tuple[Plan, ...]) -> PlacementOutcome:
 
 def _together(question: Question, seen: _Seen) -> tuple[Plan, ...]:
     """Plan over several nodes what no node can hold alone."""
-    verdict = group_plan(question, seen.candidates)
+    verdict = spread_plan(question, seen.candidates)
     if isinstance(verdict, Refusal):
         seen.refuse(verdict)
     return (verdict,) if isinstance(verdict, Plan) else ()

@@ -1,6 +1,6 @@
 """Refusals: why one node cannot hold a model, with the numbers and the least change that helps."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from protocol.cards import BackendTag, ModelCard
@@ -219,16 +219,40 @@ def no_fit(
     )
 
 
-def no_group(request: PlacementRequest, n_able: int) -> Refusal:
-    """Refuse to spread a model: too few nodes could share it."""
-    wanted = max(2, request.min_nodes)
-    return _refusal(
+def parts_too_large(
+    *, n_nodes: int, sizes: Sequence[int], tokens: int, fits_tokens: int | None
+) -> Refusal:
+    """Refuse a model whose equal parts are too large for enough nodes.
+
+    Args:
+        n_nodes: Nodes that can share the model.
+        sizes: Numbers of parts that were tried.
+        tokens: The window that was tried.
+        fits_tokens: The widest window that would fit, where a narrower one would.
+    """
+    change = _narrower(fits_tokens) or SmallestChange(
+        kind="other_node",
+        text="Add nodes, free memory, or choose --shape pipeline, whose parts may be uneven.",
+    )
+    tried = ", ".join(str(size) for size in sizes)
+    refusal = _refusal(
         None,
-        "placement.unsupported_shape",
-        f"a model over at least {wanted} nodes was asked for; {n_able} of the nodes that may be "
-        "planned onto now can share this model, and have or can get its files where they need them",
-        "Leave out --shape and --min-nodes, or give more nodes an engine that can share a model: "
-        "the same build of llama-server with its rpc-server.",
+        "placement.no_fit",
+        f"in equal parts over nodes: of {n_nodes} that can share this model, too few hold one of "
+        f"{tried} parts with a context of {tokens} tokens",
+        change.text,
+        details={"n_nodes": n_nodes},
+    )
+    return refusal.model_copy(update={"smallest_change": change})
+
+
+def _narrower(fits_tokens: int | None) -> SmallestChange | None:
+    if fits_tokens is None:
+        return None
+    return SmallestChange(
+        kind="context_tokens",
+        context_tokens=fits_tokens,
+        text=f"Ask for --context {fits_tokens} or less.",
     )
 
 
@@ -249,18 +273,11 @@ def group_too_small(
         tokens: The window that was tried.
         fits_tokens: The widest window that would fit, where a narrower one would.
     """
-    if fits_tokens is not None:
-        change = SmallestChange(
-            kind="context_tokens",
-            context_tokens=fits_tokens,
-            text=f"Ask for --context {fits_tokens} or less.",
-        )
-    else:
-        change = SmallestChange(
-            kind="other_node",
-            text=f"Add a node, or free memory, for {n_layers - n_held} more layers; or choose a "
-            "smaller quantization.",
-        )
+    change = _narrower(fits_tokens) or SmallestChange(
+        kind="other_node",
+        text=f"Add a node, or free memory, for {max(1, n_layers - n_held)} more layers; or choose "
+        "a smaller quantization.",
+    )
     refusal = _refusal(
         None,
         "placement.no_fit",

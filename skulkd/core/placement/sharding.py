@@ -14,6 +14,9 @@ from protocol.cards import ModelCard
 from protocol.nodes import EngineFacts
 from skulkd.core.placement.memory_fit import Share, share_of
 
+MAX_RANKS: Final = 16
+"""Nodes that one model is spread over at most; each adds its delay to every token."""
+
 _Kind = tuple[str, int, bool]
 
 
@@ -59,26 +62,31 @@ class LayerTables:
         )
 
 
-MAX_RANKS: Final = 16
-"""Nodes that one model is spread over at most; each adds its delay to every token."""
-
-
-def split_layers(n_layers: int, rooms: Sequence[Room]) -> tuple[int, ...]:
+def split_layers(
+    n_layers: int, rooms: Sequence[Room], *, last_start: int | None = None
+) -> tuple[int, ...]:
     """Share layers out in proportion to free memory, each rank between one and what it can hold.
 
     Args:
         n_layers: All layers of the model.
         rooms: One for each rank. Invariant: together they can hold the layers, and there are no
             more of them than layers.
+        last_start: Where the last rank begins at the latest; it can hold what follows.
     """
     total_bytes = max(1, sum(room.free_bytes for room in rooms))
-    counts = [min(room.most, max(1, n_layers * room.free_bytes // total_bytes)) for room in rooms]
+    least = [1] * len(rooms)
+    if last_start is not None:
+        least[-1] = max(1, n_layers - last_start)
+    counts = [
+        min(room.most, max(few, n_layers * room.free_bytes // total_bytes))
+        for few, room in zip(least, rooms, strict=True)
+    ]
     ranks = range(len(rooms))
     while sum(counts) < n_layers:
         growing = [rank for rank in ranks if counts[rank] < rooms[rank].most]
         counts[max(growing, key=lambda rank: rooms[rank].free_bytes / (counts[rank] + 1))] += 1
     while sum(counts) > n_layers:
-        shrinking = [rank for rank in ranks if counts[rank] > 1]
+        shrinking = [rank for rank in ranks if counts[rank] > least[rank]]
         counts[min(shrinking, key=lambda rank: rooms[rank].free_bytes / counts[rank])] -= 1
     return tuple(counts)
 

@@ -386,7 +386,7 @@ def test_nodes_that_may_not_be_used_are_refused_by_name(
 @pytest.mark.parametrize(
     ("update", "words"),
     [
-        ({"shape": "pipeline"}, "single, rpc"),
+        ({"shape": "pipeline"}, "no two of them"),
         ({"shape": "single", "min_nodes": 2}, "single takes one"),
         ({"shape": "rpc"}, "no two of them"),
         ({"min_nodes": 2}, "no two of them"),
