@@ -49,6 +49,7 @@ from skulkd.core.lifecycle import (
 from skulkd.core.reconcile import DesiredRunner, ObservedRunner, RunnerKey
 from skulkd.core.runner_errors import Exited
 from skulkd.core.throughput import PERIOD_S
+from skulkd.runtime.pacing import Paced
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
 from skulkd.worker.engine_run import EngineRun, EngineServices
 from skulkd.worker.launchers.base import EngineProcess
@@ -65,6 +66,9 @@ _REPORTED: Final[frozenset[Phase]] = frozenset(
     {"download", "stage", "spawn", "load", "probe", "ready"}
 )
 """The end of a runner is told otherwise: a failure as such, a stop by reconcile."""
+LOAD_PERIOD_S: Final = 0.05
+"""Between two readings of the load: told twice a request, they took a tenth of its processor time,
+and peers hear of them five times a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +123,7 @@ class RunnerSupervisor:
         self._report: ReportPhase | ReportFailure | None = None
         """The last one."""
         self._stop_error = _stopped()
+        self._load_changed = Paced(self._put_load, LOAD_PERIOD_S)
         self._meter: asyncio.Task[None] | None = None
         """Tells how fast the engine is, while it answers."""
 
@@ -290,7 +295,7 @@ class RunnerSupervisor:
         return Loaded()
 
     async def _probe(self) -> Input:
-        self._probed = await self._run.probe(self._put_load)
+        self._probed = await self._run.probe(self._load_changed)
         return ProbeAnswered()
 
     def _progressed(self, done_bytes: int | None, total_bytes: int | None, note: str) -> None:
@@ -426,6 +431,7 @@ class RunnerSupervisor:
 
     def _end_serving(self, error: ErrorBody) -> None:
         serving, self._serving = self._serving, None
+        self._load_changed.cancel()
         if self._meter is not None:
             self._meter.cancel()
         if serving is not None:

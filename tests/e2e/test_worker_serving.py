@@ -146,7 +146,9 @@ def test_a_cancel_ends_the_stream_and_frees_the_slot(tmp_path: Path) -> None:
             await client.reading
             assert client.ended_at - asked_at < 1.0
             assert client.error_code == "request.cancelled"
-            assert worker.table.readings.instances[instance_id].in_flight == 0
+            await worker.wait_for(
+                lambda: worker.table.readings.instances[instance_id].in_flight == 0
+            )
             frames = await chat(worker, instance_id, worker.task(max_tokens=2))
             assert text_of(frames) == "word word"
 
