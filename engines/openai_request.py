@@ -13,6 +13,8 @@ Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 _REPEATED_BYTES: Final = 256 * 1024
 
+_DUMP: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_NO_SAMPLING: Final = Sampling()
 _SAMPLING_NAMES: Final = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -120,9 +122,7 @@ def rerank_body(query: str, documents: tuple[str, ...]) -> bytes:
 
 
 def _encode(body: dict[str, Json]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", "backslashreplace"
-    )
+    return _DUMP(body).encode("utf-8", "backslashreplace")
 
 
 def _message(message: ChatMessage) -> Json:
@@ -163,6 +163,8 @@ def _content(message: ChatMessage) -> Json:
 
 
 def _sampling(sampling: Sampling) -> dict[str, Json]:
+    if sampling is _NO_SAMPLING or sampling == _NO_SAMPLING:
+        return {}
     values: dict[str, Json] = sampling.model_dump(exclude_none=True)
     return {_SAMPLING_NAMES[name]: value for name, value in values.items()}
 

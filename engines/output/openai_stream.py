@@ -6,6 +6,7 @@ parsing; everything else goes through typed models. All paths give the same fram
 (tests/property/test_output_stream.py).
 """
 
+from itertools import count
 from typing import Annotated, Final, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -141,6 +142,10 @@ class _Answer(_Foreign):
 
 class _ErrorAnswer(_Foreign):
     error: _ErrorDetail
+
+
+_NO_USAGE: Final = _Usage(prompt_tokens=0)
+_NO_TIMINGS: Final = _Timings()
 
 
 @final
@@ -310,24 +315,25 @@ def _unquoted(payload: bytes, start: int, end: int) -> str | None:
 
 
 def _chunk(choice: _Choice, message: _Message | None, n_alternatives: int) -> Chunk | None:
-    message = message or _Message()
-    calls = tuple(
-        ToolCallDelta(
-            position if call.index is None else call.index,
-            call.id,
-            call.function.name,
-            call.function.arguments or "",
-        )
-        for position, call in enumerate(message.tool_calls or ())
-    )
+    text, reasoning = choice.text or "", ""
+    calls: tuple[ToolCallDelta, ...] = ()
+    if message is not None:
+        text = message.content or text
+        reasoning = message.reasoning_content or ""
+        calls = tuple(map(_call, count(), message.tool_calls or ()))
     entries = (choice.logprobs.content if choice.logprobs else None) or ()
-    chunk = Chunk(
-        message.content or choice.text or "",
-        message.reasoning_content or "",
-        calls,
-        tuple(_logprob(entry, n_alternatives) for entry in entries),
+    logprobs = tuple(_logprob(entry, n_alternatives) for entry in entries)
+    has_any = text or reasoning or calls or logprobs
+    return Chunk(text, reasoning, calls, logprobs) if has_any else None
+
+
+def _call(position: int, call: _ToolCall) -> ToolCallDelta:
+    return ToolCallDelta(
+        position if call.index is None else call.index,
+        call.id,
+        call.function.name,
+        call.function.arguments or "",
     )
-    return chunk if any(chunk) else None
 
 
 def _stopped_by(answer: _Answer, stop: tuple[str, ...]) -> str | None:
@@ -346,13 +352,12 @@ def _logprob(entry: _TokenEntry, n_alternatives: int) -> TokenLogprob:
 
 
 def _usage(usage: _Usage | None, timings: _Timings | None) -> Usage:
-    usage = usage or _Usage(prompt_tokens=0)
-    timings = timings or _Timings()
-    details = usage.prompt_tokens_details or _PromptDetails()
+    usage = usage or _NO_USAGE
+    details, timings = usage.prompt_tokens_details, timings or _NO_TIMINGS
     return Usage(
         usage.prompt_tokens,
         usage.completion_tokens,
-        details.cached_tokens or 0,
+        (details.cached_tokens or 0) if details else 0,
         timings.prompt_ms,
         timings.predicted_ms,
     )

@@ -28,7 +28,7 @@ class OutputRules:
         """Give the task as the engine is to have it."""
         if not self.stops_at_turn_ends:
             return task
-        return task.model_copy(update={"stop": (*task.stop, *self.markup.ends_turn)})
+        return task.changed({"stop": (*task.stop, *self.markup.ends_turn)})
 
     def splitter(self, task: ChatTask) -> "FrameSplitter":
         """Make what splits the answer to a task."""

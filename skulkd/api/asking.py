@@ -19,7 +19,7 @@ from skulkd.core.model_capabilities import heeded
 RETRIED: Final[frozenset[ErrorCode]] = frozenset({"engine.busy", "engine.draining", "engine.gone"})
 """Refusals before a beginning, after which another instance may be asked."""
 NO_TERMINAL: Final = "the stream of this task ended without saying how"
-
+_NO_TERMINAL_BODY: Final = ErrorBody(code="engine.gone", message=NO_TERMINAL)
 
 NoteWarm = Callable[[Instance, ChatTask, tuple[Instance, ...]], None]
 
@@ -55,11 +55,8 @@ class Asking:
         self, task: ChatTask, serving: Serving, take: TakeChunk
     ) -> AsyncGenerator[Frame]:
         """Serve by the first candidate that admits the task; give exactly one terminal."""
-        task = task.model_copy(update={"asker": serving.asker})
-        left, refusal = (
-            list(serving.candidates),
-            ErrorBody(code="engine.gone", message=NO_TERMINAL),
-        )
+        task = task.changed({"asker": serving.asker})
+        left, refusal = list(serving.candidates), _NO_TERMINAL_BODY
         while left:
             instance = left.pop(0)
             has_started = False
@@ -85,7 +82,7 @@ class Asking:
                     if isinstance(frame, Finished):
                         return
                 else:
-                    yield Failed(ErrorBody(code="engine.gone", message=NO_TERMINAL))
+                    yield Failed(_NO_TERMINAL_BODY)
                     return
             finally:
                 self.count(instance.instance_id, -1)

@@ -9,8 +9,10 @@ from skulkd.runtime.tasks import Tasks
 
 
 def usage_of_all(ended: Iterable[Finished]) -> Usage:
-    """Add up what choices took of an engine: each has read its prompt itself."""
+    """Add up the tokens that choices took of an engine: each has read its prompt itself."""
     usages = [terminal.usage for terminal in ended]
+    if len(usages) == 1:
+        return usages[0]
     return Usage(
         sum(usage.prompt_tokens for usage in usages),
         sum(usage.completion_tokens for usage in usages),

@@ -138,7 +138,7 @@ def heeded(card: ModelCard, task: ChatTask) -> ChatTask:
         effort = None
     if (enable_thinking, effort) == (task.enable_thinking, task.reasoning_effort):
         return task
-    return task.model_copy(update={"enable_thinking": enable_thinking, "reasoning_effort": effort})
+    return task.changed({"enable_thinking": enable_thinking, "reasoning_effort": effort})
 
 
 def _family_of(card: ModelCard) -> _Family:

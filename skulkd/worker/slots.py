@@ -139,7 +139,7 @@ class Slots:
             budget, None if is_exact else lambda: self._counted(task), task.asker
         )
         self._waits.observe(self._clock.monotonic_s() - began_s)
-        admitted = task.model_copy(update={"max_tokens": budget.max_tokens})
+        admitted = task.changed({"max_tokens": budget.max_tokens})
         return Admission(ticket=ticket, task=admitted)
 
     def check_room(self, asker: str) -> None:

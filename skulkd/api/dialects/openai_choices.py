@@ -14,6 +14,7 @@ from skulkd.api.dialects.fields import Fields, read_integer
 
 MAX_CHOICES: Final = 16
 """All the slots that an instance has by default."""
+_DUMP: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def read_n(body: Fields) -> int:
@@ -36,6 +37,8 @@ def choices_of(prompts: tuple[ChatTask, ...], n: int) -> tuple[ChatTask, ...]:
         prompts: A task for each prompt, all with the id of the request.
         n: Choices a prompt.
     """
+    if n == 1 and len(prompts) == 1:  # as nearly every request
+        return prompts
     return tuple(
         _choice(task, index * n + number, number)
         for index, task in enumerate(prompts)
@@ -77,8 +80,7 @@ class AnswerHead:
 
     def event(self, kind: str) -> bytes:
         """Write how an event begins; members follow."""
-        written = json.dumps(self.fields(kind), separators=(",", ":"))
-        return f"data: {written[:-1]},".encode()
+        return f"data: {_DUMP(self.fields(kind))[:-1]},".encode()
 
 
 def head_of(task: ChatTask, created_s: int, *, include_usage: bool = False) -> AnswerHead:

@@ -12,7 +12,7 @@ from skulkd.api.dialects.fields import (
     wrong,
 )
 
-_SAMPLING_FIELDS: Final = (
+_SAMPLING_FIELDS: Final = frozenset({
     "temperature",
     "top_p",
     "top_k",
@@ -22,7 +22,7 @@ _SAMPLING_FIELDS: Final = (
     "presence_penalty",
     "repetition_penalty",
     "repetition_context_size",
-)
+})  # fmt: skip
 _DEFAULT_SAMPLING: Final = Sampling()
 
 
@@ -32,7 +32,7 @@ def read_sampling(body: Fields) -> Sampling:
     Raises:
         RequestError: `request.invalid`.
     """
-    if not any(name in body for name in _SAMPLING_FIELDS):
+    if _SAMPLING_FIELDS.isdisjoint(body):
         return _DEFAULT_SAMPLING
     top_p = read_number(body, "top_p", 0, 1)
     if top_p == 0:
