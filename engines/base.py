@@ -41,6 +41,31 @@ class EngineDescription:
     """Resident memory of the process beside weights and cache, measured."""
 
 
+class LayerRange(NamedTuple):
+    """Layers of a model that one rank holds: half-open, `start` to `end - 1`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Where one process stands among those that run a model together."""
+
+    rank: int
+    """Which this one is. Rank 0 takes the requests."""
+    layers: tuple[LayerRange, ...]
+    """Of all ranks, in their order."""
+    ports: tuple[int, ...]
+    """For each rank the port of 127.0.0.1 on this machine at which it is reached; at its own
+    place the port at which this process itself is to listen."""
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return len(self.ports)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpec:
     """What is to be loaded, and where its traces go."""
@@ -59,6 +84,8 @@ class LoadSpec:
     """Which provider to use, and where it lies."""
     projector_path: Path | None = None
     """What makes images readable to the model; None where it is shown none."""
+    group: Group | None = None
+    """Its place among the ranks of the instance; None where one process runs the whole model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
