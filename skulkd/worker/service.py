@@ -41,6 +41,7 @@ from skulkd.core.reconcile import (
     ForgetRunner,
     GoToSleep,
     RenewAttempt,
+    ReportAgain,
     ReportGone,
     RunnerKey,
     StartRunner,
@@ -382,6 +383,8 @@ class WorkerService:
                     phase="stopped",
                 )
                 self._reporter.put(report, key=("gone", action.key))
+            case ReportAgain():
+                self._runners[action.key].report_again()
             case RenewAttempt():
                 self._reporter.put(self._renewal(action), key=("renew", action))
             case GoToSleep():

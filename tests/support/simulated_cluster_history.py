@@ -3,12 +3,17 @@
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, NoReturn, assert_never, final
 
+from protocol.events import InstanceWoken
 from protocol.ids import ClusterId, NodeId
+from protocol.instances import Instance
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork
 from skulkd.core.apply import state_hash
+from skulkd.core.reconcile import ENDED_PHASES
 from skulkd.core.sight import LEASE_S
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from tests.support.builders import a_digest, a_node_id
@@ -27,10 +32,12 @@ from tests.support.simulated_cluster_story import (
     Noise,
     On,
     Part,
+    Pin,
     Remove,
     Sleep,
 )
 from tests.support.simulated_history import HistoryError
+from tests.support.simulated_machine import FREE_BYTES, SimulatedProcess
 from tests.support.simulated_node import SimulatedNode
 from tests.support.simulated_people import People
 from tests.support.simulated_store import FAIR
@@ -98,9 +105,12 @@ class ClusterHistory:
             world.witness = self._ledger
             world.on_restart = self._on_restart
             disks[world.node_id] = world.disk
-            self.boxes[number] = Box(world)
+            self.boxes[number] = box = Box(world)
+            world.machine.on_term = partial(self._on_term, box)
         self._people = People(self._problems, self.told, is_served=self._is_served, ends_s=ENDS_S)
         self._fates: list[asyncio.Task[object]] = []
+        self._n_asked: Counter[str] = Counter()
+        """Requests for each model so far."""
         self._is_healed = False
         self._loop = asyncio.get_running_loop()
 
@@ -184,7 +194,7 @@ class ClusterHistory:
             case _:
                 await self._do(act)
 
-    async def _do(self, act: Sleep | HandOver | Remove | Key | Move) -> None:
+    async def _do(self, act: Sleep | HandOver | Remove | Key | Move | Pin) -> None:
         match act:
             case Sleep():
                 self._sleep(self.boxes[self._number(act.node)], act.slept_s)
@@ -206,6 +216,13 @@ class ClusterHistory:
                     path = f"/instance/{chosen.instance_id}/move"
                     body = {"stop_first": act.stop_first, "drain_s": act.drain_s}
                     self._people.begin(self._ask(via, "POST", path, body))
+            case Pin():
+                via = self._number(act.via)
+                chosen = self.boxes[via].instance(act.which)
+                if chosen is not None:
+                    path = f"/instance/{chosen.instance_id}/pin"
+                    method = "POST" if act.is_pinned else "DELETE"
+                    self._people.begin(self._ask(via, method, path))
             case _:
                 assert_never(act)
 
@@ -213,9 +230,7 @@ class ClusterHistory:
         number = box.number
         match act:
             case Place():
-                self._people.begin(
-                    self._ask(number, "POST", "/place_instance", {"model_id": act.model})
-                )
+                self._people.begin(self._ask(number, "POST", "/place_instance", act.body))
             case Stop() | Retry():
                 chosen = box.instance(act.which)
                 if chosen is None:
@@ -303,6 +318,7 @@ class ClusterHistory:
         app = self.boxes[at].app
         if app is None:
             return "nobody listens"
+        self._n_asked[act.model] += 1
         return await self._people.chat(act, app, number=at)
 
     async def _remove(self, act: Remove) -> None:
@@ -337,6 +353,30 @@ class ClusterHistory:
     def _running(self) -> list[SimulatedNode]:
         nodes = [box.running for box in self.boxes.values()]
         return [node for node in nodes if node is not None]
+
+    def _on_term(self, box: Box, process: SimulatedProcess) -> None:
+        """See that no engine that answers somebody is asked to end because its model sleeps."""
+        node = box.running
+        instance = None if node is None else node.state.instances.get(process.owner.instance_id)
+        if instance is not None and instance.desired == "asleep" and process.n_busy:
+            self._problems.append(f"{process.owner} is unloaded, and answers {process.n_busy}")
+
+    def _check_wakes(self) -> None:
+        """See that nothing is loaded again and again: each request has its model woken once.
+
+        A second time where it was unloaded in the moment in which it was asked for.
+        """
+        node = self._any()
+        woken = Counter(
+            shown.event.instance_id
+            for shown in node.replica.recent(0, node.state.seq)
+            if isinstance(shown.event, InstanceWoken)
+        )
+        for instance_id, n_woken in woken.items():
+            instance = node.state.instances.get(instance_id)
+            if instance is not None and n_woken > 2 * self._n_asked[instance.model_id]:
+                n_asked = self._n_asked[instance.model_id]
+                self._problems.append(f"{instance_id} was woken {n_woken} times for {n_asked}")
 
     def _is_served(self, command_id: str) -> bool:
         return any(command_id in box.world.machine.served for box in self.boxes.values())
@@ -449,15 +489,16 @@ class ClusterHistory:
             await asyncio.sleep(0.5)
 
     def _is_settled(self) -> bool:
-        phases = {item.phase for item in self._any().state.instances.values()}
+        instances = self._any().state.instances.values()
         is_pulling = any(node.worker.transfers.pulled() for node in self._running())
-        return phases <= {"ready", "failed"} and not is_pulling and self._is_whole()
+        return all(map(_is_at_rest, instances)) and not is_pulling and self._is_whole()
 
     def _any(self) -> SimulatedNode:
         return self._running()[0]
 
     def _check_settled(self) -> None:
         """Hold what must hold once all is quiet."""
+        self._check_wakes()
         problems, state = self._problems, self._any().state
         wanted = sorted(
             (item.plan.shards[0].node_id, item.instance_id, item.attempt)
@@ -495,16 +536,30 @@ class ClusterHistory:
             self._fail(f"{n_written} events though nothing happened, such as {recent}")
 
     async def _prove(self) -> None:
-        """See that what is ready serves, through every node."""
-        models = {
-            item.model_id for item in self._any().state.instances.values() if item.phase == "ready"
-        }
-        for model in sorted(models):
+        """See that what is ready serves, through every node, and what sleeps is woken for it."""
+        instances = self._any().state.instances.values()
+        for model in sorted({item.model_id for item in instances}):
             for number in self.boxes:
+                if not any(map(self._can_serve, _instances_of(self._any(), model))):
+                    continue
                 act = Chat(model=model, n_tokens=3, stream=True, manner="read", changes_after_s=0.0)
                 outcome = await self._chat(number, act)
                 if outcome != "finished":
-                    self._fail(f"{model} is ready, and through {number}: {outcome}")
+                    self._fail(f"{model} can serve, and through {number}: {outcome}")
+
+    def _can_serve(self, instance: Instance) -> bool:
+        """Say whether an instance has to serve: it is ready, or it sleeps and there is room."""
+        if instance.phase != "asleep":
+            return instance.phase == "ready"
+        shard = instance.plan.shards[0]
+        others = self._any().state.instances.values()
+        beside = [item for item in others if item.phase not in {"asleep", "failed"}]
+        needed_bytes = sum(
+            item.plan.shards[0].memory.needed_bytes
+            for item in (instance, *beside)
+            if item.plan.shards[0].node_id == shard.node_id
+        )
+        return needed_bytes <= FREE_BYTES
 
     async def _stop_all(self) -> None:
         for number, instance_id in enumerate(self._any().state.instances):
@@ -571,6 +626,19 @@ class ClusterHistory:
                 if records:
                     self._problems.append(f"launch records are left: {records}")
         self._check()
+
+
+def _instances_of(node: SimulatedNode, model_id: str) -> list[Instance]:
+    """Give the instances of a model that a node knows."""
+    return [item for item in node.state.instances.values() if item.model_id == model_id]
+
+
+def _is_at_rest(instance: Instance) -> bool:
+    """Say whether nothing more is to come of an instance by itself."""
+    if instance.phase == "ready":
+        return instance.ttl_ms is None or instance.pinned
+    is_unloaded = all(runner.phase in ENDED_PHASES for runner in instance.runners)
+    return instance.phase == "failed" or (instance.phase == "asleep" and is_unloaded)
 
 
 def _ids(numbers: tuple[int, ...] | list[int]) -> list[NodeId]:

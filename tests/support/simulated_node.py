@@ -550,7 +550,7 @@ class SimulatedNode:
         planned_bytes = sum(
             shard.memory.needed_bytes
             for instance in state.instances.values()
-            if instance.phase not in {"failed", "stopping"}
+            if instance.phase not in {"failed", "stopping", "asleep"}
             for shard in instance.plan.shards
             if shard.node_id == self.world.node_id
         )
