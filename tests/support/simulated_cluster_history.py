@@ -8,12 +8,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, NoReturn, assert_never, final
 
-from protocol.events import InstanceWoken
 from protocol.ids import ClusterId, NodeId
-from protocol.instances import Instance
 from skulkd.cluster.simulated import NetworkFaults, SimulatedNetwork
 from skulkd.core.apply import state_hash
-from skulkd.core.reconcile import ENDED_PHASES
 from skulkd.core.sight import LEASE_S
 from skulkd.runtime.simulated_disk import SimulatedDisk
 from tests.support.builders import a_digest, a_node_id
@@ -36,8 +33,13 @@ from tests.support.simulated_cluster_story import (
     Remove,
     Sleep,
 )
+from tests.support.simulated_demand import (
+    can_serve,
+    is_at_rest,
+    needless_wakes,
+    watch_unloading,
+)
 from tests.support.simulated_history import HistoryError
-from tests.support.simulated_machine import FREE_BYTES, SimulatedProcess
 from tests.support.simulated_node import SimulatedNode
 from tests.support.simulated_people import People
 from tests.support.simulated_store import FAIR
@@ -106,7 +108,7 @@ class ClusterHistory:
             world.on_restart = self._on_restart
             disks[world.node_id] = world.disk
             self.boxes[number] = box = Box(world)
-            world.machine.on_term = partial(self._on_term, box)
+            world.machine.on_term = partial(watch_unloading, box, self._problems)
         self._people = People(self._problems, self.told, is_served=self._is_served, ends_s=ENDS_S)
         self._fates: list[asyncio.Task[object]] = []
         self._n_asked: Counter[str] = Counter()
@@ -354,30 +356,6 @@ class ClusterHistory:
         nodes = [box.running for box in self.boxes.values()]
         return [node for node in nodes if node is not None]
 
-    def _on_term(self, box: Box, process: SimulatedProcess) -> None:
-        """See that no engine that answers somebody is asked to end because its model sleeps."""
-        node = box.running
-        instance = None if node is None else node.state.instances.get(process.owner.instance_id)
-        if instance is not None and instance.desired == "asleep" and process.n_busy:
-            self._problems.append(f"{process.owner} is unloaded, and answers {process.n_busy}")
-
-    def _check_wakes(self) -> None:
-        """See that nothing is loaded again and again: each request has its model woken once.
-
-        A second time where it was unloaded in the moment in which it was asked for.
-        """
-        node = self._any()
-        woken = Counter(
-            shown.event.instance_id
-            for shown in node.replica.recent(0, node.state.seq)
-            if isinstance(shown.event, InstanceWoken)
-        )
-        for instance_id, n_woken in woken.items():
-            instance = node.state.instances.get(instance_id)
-            if instance is not None and n_woken > 2 * self._n_asked[instance.model_id]:
-                n_asked = self._n_asked[instance.model_id]
-                self._problems.append(f"{instance_id} was woken {n_woken} times for {n_asked}")
-
     def _is_served(self, command_id: str) -> bool:
         return any(command_id in box.world.machine.served for box in self.boxes.values())
 
@@ -491,15 +469,15 @@ class ClusterHistory:
     def _is_settled(self) -> bool:
         instances = self._any().state.instances.values()
         is_pulling = any(node.worker.transfers.pulled() for node in self._running())
-        return all(map(_is_at_rest, instances)) and not is_pulling and self._is_whole()
+        return all(map(is_at_rest, instances)) and not is_pulling and self._is_whole()
 
     def _any(self) -> SimulatedNode:
         return self._running()[0]
 
     def _check_settled(self) -> None:
         """Hold what must hold once all is quiet."""
-        self._check_wakes()
         problems, state = self._problems, self._any().state
+        problems.extend(needless_wakes(self._any(), self._n_asked))
         wanted = sorted(
             (item.plan.shards[0].node_id, item.instance_id, item.attempt)
             for item in state.instances.values()
@@ -540,26 +518,12 @@ class ClusterHistory:
         instances = self._any().state.instances.values()
         for model in sorted({item.model_id for item in instances}):
             for number in self.boxes:
-                if not any(map(self._can_serve, _instances_of(self._any(), model))):
+                if not can_serve(self._any().state, model):
                     continue
                 act = Chat(model=model, n_tokens=3, stream=True, manner="read", changes_after_s=0.0)
                 outcome = await self._chat(number, act)
                 if outcome != "finished":
                     self._fail(f"{model} can serve, and through {number}: {outcome}")
-
-    def _can_serve(self, instance: Instance) -> bool:
-        """Say whether an instance has to serve: it is ready, or it sleeps and there is room."""
-        if instance.phase != "asleep":
-            return instance.phase == "ready"
-        shard = instance.plan.shards[0]
-        others = self._any().state.instances.values()
-        beside = [item for item in others if item.phase not in {"asleep", "failed"}]
-        needed_bytes = sum(
-            item.plan.shards[0].memory.needed_bytes
-            for item in (instance, *beside)
-            if item.plan.shards[0].node_id == shard.node_id
-        )
-        return needed_bytes <= FREE_BYTES
 
     async def _stop_all(self) -> None:
         for number, instance_id in enumerate(self._any().state.instances):
@@ -626,19 +590,6 @@ class ClusterHistory:
                 if records:
                     self._problems.append(f"launch records are left: {records}")
         self._check()
-
-
-def _instances_of(node: SimulatedNode, model_id: str) -> list[Instance]:
-    """Give the instances of a model that a node knows."""
-    return [item for item in node.state.instances.values() if item.model_id == model_id]
-
-
-def _is_at_rest(instance: Instance) -> bool:
-    """Say whether nothing more is to come of an instance by itself."""
-    if instance.phase == "ready":
-        return instance.ttl_ms is None or instance.pinned
-    is_unloaded = all(runner.phase in ENDED_PHASES for runner in instance.runners)
-    return instance.phase == "failed" or (instance.phase == "asleep" and is_unloaded)
 
 
 def _ids(numbers: tuple[int, ...] | list[int]) -> list[NodeId]:
