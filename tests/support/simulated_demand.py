@@ -1,4 +1,4 @@
-"""What must hold of on-demand models in a simulated cluster: of their unloading, and their waking."""
+"""What must hold of on-demand models in a simulated cluster, unloaded and woken."""
 
 from collections import Counter
 
