@@ -27,12 +27,14 @@ from skulk_tui.cli.answers import (
     refusal_record,
 )
 from skulk_tui.cli.completing import complete_model, complete_node
+from skulk_tui.cli.disconnecting import disconnect_policy
+from skulk_tui.cli.instance_tables import instances_table
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
 from skulk_tui.cli.session import Session, parse_duration
 from skulk_tui.cli.suggestions import naming_the_nearest_model, node_ids_of
-from skulk_tui.cli.tables import candidates_tables, instances_table
+from skulk_tui.cli.tables import candidates_tables
 from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
 from skulk_tui.client import envelope_of, path_of
@@ -113,6 +115,26 @@ def place(
             help="With --on-demand: unload it so long after a request [default: 10m].",
         ),
     ] = None,
+    lost_after: Annotated[
+        str | None,
+        typer.Option(
+            "--lost-after",
+            metavar="DURATION",
+            help="Look for another place once a node of it is silent for so long [default: 30s].",
+        ),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace/--no-replace", help="Put it on other nodes where it cannot go on."),
+    ] = True,
+    stop_after: Annotated[
+        str | None,
+        typer.Option(
+            "--stop-after",
+            metavar="DURATION",
+            help="Stop it on a node that hears no master for so long [default: never].",
+        ),
+    ] = None,
 ) -> int | None:
     """Place a model, showing its phases until it serves.
 
@@ -134,6 +156,7 @@ def place(
         context_tokens=context,
         slots=slots,
         ttl_s=ttl_s,
+        disconnect=disconnect_policy(lost_after, replace=replace, stop_after=stop_after),
     )
     placing = Placing(
         session=session,

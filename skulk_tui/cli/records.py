@@ -82,6 +82,28 @@ class WaitingRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepairRecord:
+    """One time that an instance was put on other nodes because it could not go on."""
+
+    at: str | None
+    at_ms: int
+    code: str
+    message: str
+    from_names: tuple[str, ...]
+    to_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlaceRecord:
+    """Why no other node takes an instance that cannot go on where it is."""
+
+    at: str | None
+    code: str
+    message: str
+    remediation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
     """Why an instance failed."""
 
@@ -141,6 +163,16 @@ class InstanceRecord:
     """The nodes of the one that it has taken the place of, or does."""
     waits: bool
     """It is started once the one that it replaces has gone."""
+    lost_after_s: int
+    """One of its nodes may be silent for so long before another place is looked for."""
+    replace: bool
+    """It is put on other nodes by itself where it cannot go on."""
+    stop_after_s: int | None
+    """A node that hears no master for so long stops it; None: it serves on."""
+    repairs: tuple[RepairRecord, ...]
+    """When that has happened, and why; the newest last, 8 at most."""
+    no_place: NoPlaceRecord | None
+    """Why no other node takes it, where it needs one and has none."""
     progress: tuple[ProgressRecord, ...]
     failure: FailureRecord | None
 

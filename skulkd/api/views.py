@@ -71,6 +71,8 @@ def instance_view(
         placed_at_ms=instance.placed_at_ms,
         replaces=instance.replaces,
         moved_from=instance.moved_from,
+        disconnect=instance.disconnect,
+        repairs=instance.repairs,
         context_token_limit=instance.plan.context_tokens,
         slots=instance.plan.slots,
         in_flight=reading.in_flight if reading else None,

@@ -167,11 +167,19 @@ Action = (
 )
 
 
-def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner, ...]:
+def desired_runners(
+    state: ClusterState, node_id: NodeId, *, masterless_s: float = 0.0
+) -> tuple[DesiredRunner, ...]:
     """Read what a node should run, and what it should say is gone.
 
     An instance whose failure is final is left out: what is left of it is stopped as unknown. So is
-    one that waits for the instance that it replaces to be gone.
+    one that waits for the instance that it replaces to be gone, and one that is not to run on
+    without a master.
+
+    Args:
+        state: This node's.
+        node_id: This node.
+        masterless_s: For how long it has known no living master.
     """
     found: list[DesiredRunner] = []
     for instance in state.instances.values():
@@ -179,6 +187,9 @@ def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner
         if wanted and instance.failure is not None and instance.failure.final:
             continue
         if wanted and holds_back(state, instance):
+            continue
+        stop_after_ms = instance.disconnect.stop_after_ms
+        if wanted and stop_after_ms is not None and masterless_s * 1000 >= stop_after_ms:
             continue
         for shard in instance.plan.shards:
             if shard.node_id != node_id:

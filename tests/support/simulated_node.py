@@ -437,6 +437,7 @@ class SimulatedNode:
                 make_sockets_directory=lambda _path: None,
                 owner=f"worker {world.number}",
                 rounds=self.rooms.rounds,
+                has_master=lambda: self.rooms.mastership.term is not None,
             ),
         )
 
