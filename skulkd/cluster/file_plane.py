@@ -1,4 +1,4 @@
-"""The files plane of one node: which frames are for files, link probes or tunnels."""
+"""The files plane of one node: which frames are for its server, its client, or its link probes."""
 
 import logging
 from typing import Final, final
@@ -16,12 +16,10 @@ from protocol.files_wire import (
     unpack_files,
 )
 from protocol.ids import NodeId
-from protocol.tunnel_wire import TunnelFrame
 from skulkd.cluster.file_client import FileClient
 from skulkd.cluster.file_server import FileServer
 from skulkd.cluster.link_probes import LinkProbes
 from skulkd.cluster.transport import Transport
-from skulkd.cluster.tunnels import Tunnels
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +36,6 @@ class FilePlane:
         server: Gets questions.
         client: Gets answers.
         probes: Gets what links are measured by; a plane without drops it.
-        tunnels: Gets the streams of engines; a plane without drops them.
     """
 
     def __init__(
@@ -48,12 +45,10 @@ class FilePlane:
         server: FileServer,
         client: FileClient,
         probes: LinkProbes | None = None,
-        tunnels: Tunnels | None = None,
     ) -> None:
         self._server = server
         self._client = client
         self._probes = probes
-        self._tunnels = tunnels
         self._n_bad: dict[NodeId, int] = {}
         transport.on_receive("files", self._on_payload)
 
@@ -69,10 +64,7 @@ class FilePlane:
             if count % _TELL_EVERY == 1:
                 _log.warning("bad frame %d of node %s: %s", count, sender, error.message)
             return
-        if isinstance(frame, TunnelFrame):
-            if self._tunnels is not None:
-                self._tunnels.on_frame(sender, frame)
-        elif isinstance(frame, OpenArtifact | ReadRange | CloseArtifact):
+        if isinstance(frame, OpenArtifact | ReadRange | CloseArtifact):
             self._server.on_request(sender, frame)
         elif isinstance(frame, ReadFilling | CloseFilling | Filling | FillingRefused):
             if self._probes is not None:

@@ -31,7 +31,6 @@ from protocol.events import (
     InstancePinned,
     InstancePlaced,
     InstanceRemoved,
-    InstanceReplanned,
     InstanceRetried,
     InstanceStopRequested,
     InstanceUnpinned,
@@ -53,7 +52,7 @@ from protocol.events import (
     TermSettled,
 )
 from protocol.ids import ClusterId, CommandId, Digest, InstanceId, NodeId
-from protocol.instances import REPAIRS_KEPT, Instance, RunnerStatus
+from protocol.instances import Instance, RunnerStatus
 from protocol.nodes import Presence
 from protocol.state import (
     DEDUPE_WINDOW,
@@ -127,7 +126,6 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
             "instance_placed"
             | "instance_failed"
             | "instance_retried"
-            | "instance_replanned"
             | "breaker_cleared"
             | "instance_woken"
             | "instance_fell_asleep"
@@ -143,9 +141,6 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
         case "download_ended":
             key = f"{event.outcome.node_id}/{event.outcome.model_id}"
             return {"downloads": {**state.downloads, key: event.outcome}}
-        case "download_forgotten":
-            key = f"{event.node_id}/{event.model_id}"
-            return {"downloads": _without(state.downloads, key)}
         case (
             "member_joined"
             | "member_lost"
@@ -168,7 +163,6 @@ def _instance_changes(
     event: InstancePlaced
     | InstanceFailed
     | InstanceRetried
-    | InstanceReplanned
     | BreakerCleared
     | InstanceWoken
     | InstanceFellAsleep
@@ -183,8 +177,8 @@ def _instance_changes(
             return _with_instance(state, event.instance)
         case InstanceFailed():
             return _failed(state, event)
-        case InstanceRetried() | InstanceReplanned():
-            return _next_attempt(state, event)
+        case InstanceRetried():
+            return _retried(state, event)
         case BreakerCleared():
             return _changed_instance(state, event.instance_id, {"breaker_cleared_ms": at_ms})
         case InstanceWoken():
@@ -336,15 +330,12 @@ def _phase_changed(state: ClusterState, event: RunnerPhaseChanged) -> Changes:
         launches = {**launches, instance.model_id: event.launch}
     changes = _with_instance(state, instance.model_copy(update=update))
     changes["launches"] = launches
-    return changes | _has_a_place(state, instance.instance_id)
+    return changes
 
 
 def _failed(state: ClusterState, event: InstanceFailed) -> Changes:
     failure = event.failure
-    # The same one may be known already: only now has it turned out that nothing follows.
-    waiting = failure.model_copy(update={"final": False})
-    known = (one for one in state.failures if one != waiting)
-    changes: Changes = {"failures": (*known, failure)[-FAILURES_KEPT:]}
+    changes: Changes = {"failures": (*state.failures, failure)[-FAILURES_KEPT:]}
     instance = state.instances.get(failure.instance_id)
     if instance is None:
         return changes
@@ -359,7 +350,7 @@ def _failed(state: ClusterState, event: InstanceFailed) -> Changes:
     return changes
 
 
-def _next_attempt(state: ClusterState, event: InstanceRetried | InstanceReplanned) -> Changes:
+def _retried(state: ClusterState, event: InstanceRetried) -> Changes:
     instance = state.instances.get(event.instance_id)
     if instance is None:
         return {}
@@ -367,18 +358,7 @@ def _next_attempt(state: ClusterState, event: InstanceRetried | InstanceReplanne
     if instance.failure is not None and instance.failure.final:
         # A final failure is what keeps an instance down; the new attempt lifts it.
         update["failure"] = instance.failure.model_copy(update={"final": False})
-    if isinstance(event, InstanceRetried):
-        return _with_instance(state, instance.model_copy(update=update))
-    update["plan"] = event.plan
-    update["repairs"] = (*instance.repairs, event.repair)[-REPAIRS_KEPT:]
-    changes = _with_instance(state, instance.model_copy(update=update))
-    return changes | _has_a_place(state, event.instance_id)
-
-
-def _has_a_place(state: ClusterState, instance_id: InstanceId) -> Changes:
-    """Forget that no place was found for an instance that has one now."""
-    kept = tuple(one for one in state.placement_failures if one.instance_id != instance_id)
-    return {} if len(kept) == len(state.placement_failures) else {"placement_failures": kept}
+    return _with_instance(state, instance.model_copy(update=update))
 
 
 def _woken(state: ClusterState, event: InstanceWoken) -> Changes:

@@ -40,9 +40,7 @@ _VOTER_EVENTS: Final = frozenset(
     {"member_joined", "member_left", "member_returned", "member_removed"}
 )
 _NO_READINGS: Final = Readings()
-_LOOKING: Final = frozenset(
-    {"place_instance", "move_instance", "wake_instance", "report_failure", "repair_instance"}
-)
+_LOOKING: Final = frozenset({"place_instance", "move_instance", "wake_instance"})
 """Commands whose decision looks at readings."""
 
 
