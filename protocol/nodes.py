@@ -34,6 +34,7 @@ ConflictCode = Literal[
     "invalid_engine_binary",
     "backend_override_conflict",
     "engine_cpu_unsupported",
+    "gpu_lost",
 ]
 Level = Literal["ok", "warning", "error"]
 
@@ -83,6 +84,8 @@ class EngineFacts(FrozenModel):
     """Whether it can pool memory over nodes: drive donors of the same version, and be one."""
     ring: Annotated[bool, Field(exclude_if=lambda is_able: not is_able)] = False
     """Whether it can be a rank of a model that is split over a ring of nodes."""
+    seen_by: Annotated[str, Field(exclude_if=lambda words: not words)] = ""
+    """How it was found, such as `PATH` or the name of a package."""
 
 
 class NodeFacts(FrozenModel):
@@ -95,9 +98,19 @@ class NodeFacts(FrozenModel):
     cpu_features: tuple[str, ...] = ()
     n_cpus: Annotated[int, Field(ge=1)]
     """Under quota and affinity; what an engine may really use."""
+    n_cores: Annotated[int | None, Field(ge=1, exclude_if=lambda count: count is None)] = None
+    """Physical cores that this process may run on, whatever its quota."""
+    cpu_quota: Annotated[float | None, Field(gt=0, exclude_if=lambda quota: quota is None)] = None
+    """Processors' worth of time that its cgroup grants; None where there is no limit."""
     memory_bytes: Annotated[int, Field(ge=0)]
     """RAM under cgroup limits; swap is not counted."""
+    memory_seen_by: Annotated[str, Field(exclude_if=lambda words: not words)] = ""
+    """What says so: the system, or the cgroup whose limit is the lowest."""
     accelerators: tuple[Accelerator, ...] = ()
+    lost_accelerators: Annotated[
+        tuple[Accelerator, ...], Field(exclude_if=lambda lost: not lost)
+    ] = ()
+    """Those that this process has seen before, and no probe sees any more."""
     engines: tuple[EngineFacts, ...] = ()
     declared_backends: tuple[BackendTag, ...] | None = None
     """SKULK_BACKENDS, when an operator overrides what was found."""

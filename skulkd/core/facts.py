@@ -8,9 +8,10 @@ For each engine the computes come from the first of these that has something to 
     and the CPU as the floor of 3.
 
 A backend without a usable build is never advertised, declared or not: a plan onto it could only
-fail. Disagreements are conflicts, each with what was observed, what was declared and what to do.
-The scripted engine is part of skulk and always there, so that the fabric can be tried and tested
-without a model.
+fail. Nor is one for a device that was seen before and is gone, as after a suspend: an engine that
+finds its GPU gone may go on with the CPU and say nothing. Disagreements are conflicts, each with
+what was observed, what was declared and what to do. The scripted engine is part of skulk and always
+there, so that the fabric can be tried and tested without a model.
 """
 
 from collections.abc import Iterable
@@ -50,15 +51,54 @@ def derive(facts: NodeFacts, *, role: Role = "full") -> NodeCapabilities:
     if role == "management":
         return NodeCapabilities()
     usable = [build for build in facts.engines if build.usable and build.engine != "scripted"]
-    inferred = _unique(tag for build in usable for tag in _tags_of(build, facts.accelerators))
+    gone = _lost_computes(facts)
+    inferred = _unique(
+        tag
+        for build in usable
+        for tag in _tags_of(build, facts.accelerators)
+        if tag.partition("-")[2] not in gone
+    )
     backends = inferred
     conflicts = [*_build_conflicts(facts), *_accelerator_conflicts(facts, inferred)]
     if facts.declared_backends is not None:
-        backends, declared_conflicts = _declared(facts.declared_backends, usable, inferred)
+        declared = tuple(
+            tag for tag in facts.declared_backends if tag.partition("-")[2] not in gone
+        )
+        backends, declared_conflicts = _declared(declared, usable, inferred)
         conflicts.extend(declared_conflicts)
     return NodeCapabilities(
         backends=_unique((*backends, SCRIPTED_BACKEND)), conflicts=tuple(conflicts)
     )
+
+
+def remember(facts: NodeFacts, before: NodeFacts | None) -> NodeFacts:
+    """Add the accelerators that are gone since an earlier pass of the same process.
+
+    A driver that has lost its devices over a suspend may still name them, with nothing that tells
+    their memory any more: such a device is gone too.
+
+    Args:
+        facts: Of this pass.
+        before: What this function gave for the pass before; None for the first.
+    """
+    if before is None:
+        return facts
+    left = list(facts.accelerators)
+    lost: list[Accelerator] = []
+    for device in (*before.accelerators, *before.lost_accelerators):
+        same = next((one for one in left if _is_still(one, device)), None)
+        if same is None:
+            lost.append(device)
+        else:
+            left.remove(same)
+    vendors = {device.vendor for device in lost}
+    kept = [one for one in facts.accelerators if not (_is_dark(one) and one.vendor in vendors)]
+    return facts.model_copy(update={"accelerators": tuple(kept), "lost_accelerators": tuple(lost)})
+
+
+def _is_still(device: Accelerator, before: Accelerator) -> bool:
+    same = (device.vendor, device.name) == (before.vendor, before.name)
+    return same and _is_dark(device) <= _is_dark(before)
 
 
 def _tags_of(build: EngineFacts, accelerators: tuple[Accelerator, ...]) -> list[BackendTag]:
@@ -164,6 +204,8 @@ def _accelerator_conflicts(
         for accelerator in facts.accelerators
         if not served & _computes_on(accelerator) and not _is_marginal(accelerator)
     ]
+    conflicts += [_gpu_lost(device) for device in facts.lost_accelerators]
+    conflicts += [_gpu_unmeasured(device) for device in facts.accelerators if _is_dark(device)]
     reached: set[str] = set[str]().union(*(_computes_on(a) for a in facts.accelerators))
     unseen = sorted(served - reached)
     if unseen:
@@ -195,6 +237,47 @@ def _gpu_unused(accelerator: Accelerator, inferred: tuple[BackendTag, ...]) -> C
         remediation="Install an engine with GPU support, such as skulkd[vulkan], or set "
         "SKULK_LLAMA_SERVER_BIN to one.",
     )
+
+
+def _gpu_lost(accelerator: Accelerator) -> CapabilityConflict:
+    return CapabilityConflict(
+        code="gpu_lost",
+        level="error",
+        observed="no probe sees it any more",
+        declared=f"{accelerator.name} ({accelerator.compute}, was seen by {accelerator.seen_by})",
+        message=f"{accelerator.name} was here and is gone: nothing is placed on it",
+        remediation="Reload its driver or restart the machine (for NVIDIA: `sudo rmmod nvidia_uvm "
+        "&& sudo modprobe nvidia_uvm`), then restart skulkd. It comes back by itself when it is "
+        "seen after the next suspend.",
+    )
+
+
+def _gpu_unmeasured(accelerator: Accelerator) -> CapabilityConflict:
+    return CapabilityConflict(
+        code="gpu_detection_degraded",
+        level="warning",
+        observed=f"{accelerator.name}, memory unknown, seen by {accelerator.seen_by}",
+        declared=accelerator.compute,
+        message=f"the driver shows {accelerator.name}, and nothing tells its memory: plans use "
+        "the RAM figure",
+        remediation="Repair the driver's management library (NVML) or `nvidia-smi`: both must be "
+        "of the version of the loaded driver.",
+    )
+
+
+def _is_dark(accelerator: Accelerator) -> bool:
+    """Say whether a device must have memory of its own, of which nothing tells."""
+    return (
+        accelerator.memory_bytes is None
+        and not accelerator.unified
+        and accelerator.vendor in {"nvidia", "amd"}
+    )
+
+
+def _lost_computes(facts: NodeFacts) -> set[str]:
+    """Name the computes that only devices offered which are gone."""
+    lost = set[str]().union(*(_computes_on(a) for a in facts.lost_accelerators))
+    return lost.difference(*(_computes_on(a) for a in facts.accelerators))
 
 
 def _computes_on(accelerator: Accelerator) -> set[str]:

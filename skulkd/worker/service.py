@@ -32,7 +32,7 @@ from protocol.readings import NoDownloads, PhaseProgress
 from protocol.state import ClusterState
 from protocol.tasks import ChatTask, VectorTask
 from skulkd.cluster.readings_table import ReadingsTable
-from skulkd.core.facts import derive
+from skulkd.core.facts import derive, remember
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.meters import queue_waits
 from skulkd.core.reconcile import (
@@ -323,7 +323,8 @@ class WorkerService:
             models_dir=settings.models_dir,
             build=settings.build,
         )
-        facts = await around.probe(probes, self._machine, self._accelerators)
+        found = await around.probe(probes, self._machine, self._accelerators)
+        facts = remember(found, self._facts)
         self._facts = facts
         self._readings.set_devices(facts.accelerators)
         self._report_facts(facts)

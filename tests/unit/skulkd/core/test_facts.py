@@ -2,7 +2,7 @@ import pytest
 
 from protocol.cards import BackendTag
 from protocol.nodes import NodeCapabilities
-from skulkd.core.facts import SCRIPTED_BACKEND, derive
+from skulkd.core.facts import SCRIPTED_BACKEND, derive, remember
 from tests.support.builders import an_accelerator, an_engine, some_facts
 
 
@@ -112,3 +112,57 @@ def test_a_build_that_computes_on_an_unseen_device_is_a_degraded_detection() -> 
     capabilities = derive(some_facts(engines=(an_engine(computes=("vulkan", "cpu")),)))
     assert conflict_codes(capabilities) == ["gpu_detection_degraded"]
     assert "llama_server-vulkan" in capabilities.backends
+
+
+def test_b34_a_gpu_that_is_gone_after_a_suspend_is_an_error_and_no_candidate() -> None:
+    before = some_facts(
+        engines=(an_engine(computes=("cuda", "cpu")),),
+        accelerators=(an_accelerator(compute="cuda"),),
+    )
+    gone = remember(before.model_copy(update={"accelerators": ()}), before)
+    capabilities = derive(gone)
+    assert capabilities.backends == ("llama_server-cpu", SCRIPTED_BACKEND)
+    assert conflict_codes(capabilities) == ["gpu_lost"]
+    assert capabilities.conflicts[0].level == "error"
+    assert derive(remember(gone.model_copy(update={"lost_accelerators": ()}), gone)) == capabilities
+    assert derive(remember(before, gone)) == derive(before)
+
+
+def test_b34_a_gpu_that_its_driver_names_and_can_no_longer_ask_is_gone_too() -> None:
+    known = an_accelerator(compute="cuda")
+    dark = known.model_copy(update={"memory_bytes": None, "seen_by": "/proc/driver/nvidia"})
+    engines = (an_engine(computes=("cuda", "cpu")),)
+    before = some_facts(engines=engines, accelerators=(known,))
+    after = remember(some_facts(engines=engines, accelerators=(dark,)), before)
+    assert (after.accelerators, after.lost_accelerators) == ((), (known,))
+    assert "llama_server-cuda" not in derive(after).backends
+
+
+def test_one_of_two_gpus_gone_leaves_the_other_a_candidate() -> None:
+    pair = (an_accelerator(index=0), an_accelerator(index=1))
+    pair = tuple(one.model_copy(update={"name": "RTX 3090"}) for one in pair)
+    before = some_facts(engines=(an_engine(computes=("cuda", "cpu")),), accelerators=pair)
+    after = remember(before.model_copy(update={"accelerators": pair[:1]}), before)
+    assert (len(after.accelerators), len(after.lost_accelerators)) == (1, 1)
+    assert "llama_server-cuda" in derive(after).backends
+    assert conflict_codes(derive(after)) == ["gpu_lost"]
+
+
+def test_a_gpu_cannot_be_declared_back() -> None:
+    before = some_facts(accelerators=(an_accelerator(compute="cuda"),))
+    gone = remember(
+        some_facts(
+            engines=(an_engine(computes=("cuda", "cpu")),),
+            declared_backends=("llama_server-cuda", "llama_server-cpu"),
+        ),
+        before,
+    )
+    assert derive(gone).backends == ("llama_server-cpu", SCRIPTED_BACKEND)
+
+
+def test_a_device_whose_memory_nothing_tells_is_a_degraded_detection() -> None:
+    dark = an_accelerator(compute="cuda", memory_bytes=None)
+    facts = some_facts(engines=(an_engine(computes=("cuda", "cpu")),), accelerators=(dark,))
+    capabilities = derive(facts)
+    assert conflict_codes(capabilities) == ["gpu_detection_degraded"]
+    assert "memory unknown" in capabilities.conflicts[0].observed
