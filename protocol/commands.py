@@ -15,7 +15,7 @@ from protocol.ids import (
     NodeIdField,
     TokenIdField,
 )
-from protocol.instances import DrainMs, LaunchRecord, Phase, TtlMs
+from protocol.instances import DisconnectPolicy, DrainMs, LaunchRecord, Phase, TtlMs
 from protocol.nodes import AddressField, NodeCapabilities, NodeFacts, PublicKeyField, Role
 from protocol.placements import PlacementRequest, Plan
 from protocol.state import (
@@ -148,6 +148,7 @@ class PlaceInstance(FrozenModel):
     card: ModelCard
     ttl_ms: TtlMs | None = None
     """Place it on demand: nothing is loaded before a request asks for it."""
+    disconnect: DisconnectPolicy = DisconnectPolicy()
 
 
 class StopInstance(FrozenModel):
@@ -224,6 +225,18 @@ class RetryInstance(FrozenModel):
     instance_id: InstanceIdField
     after_attempt: int
     """Refused when the instance has moved on since."""
+
+
+class RepairInstance(FrozenModel):
+    """Put an instance on other nodes: where it is it cannot go on. The master's word alone.
+
+    What has changed meanwhile (another attempt, a node that is back) makes it void.
+    """
+
+    kind: Literal["repair_instance"] = "repair_instance"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+    after_attempt: Annotated[int, Field(ge=0)]
 
 
 class ClearBreaker(FrozenModel):
@@ -360,6 +373,7 @@ Command = Annotated[
     | PinInstance
     | UnpinInstance
     | RetryInstance
+    | RepairInstance
     | ClearBreaker
     | ReportPhase
     | ReportFailure

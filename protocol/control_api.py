@@ -25,11 +25,15 @@ from protocol.ids import (
     NodeIdField,
 )
 from protocol.instances import (
+    DEFAULT_LOST_AFTER_S,
+    MAX_AWAY_S,
     MAX_TTL_MS,
     DesiredPhase,
+    DisconnectPolicy,
     InstanceFailure,
     LaunchRecord,
     Phase,
+    Repair,
     Replacement,
 )
 from protocol.nodes import CapabilityConflict, Member, Role
@@ -92,6 +96,12 @@ class PlaceInstanceBody(ControlModel):
     """Load nothing now: the first request does, and the last one begins the time to live."""
     ttl_s: Annotated[int, Field(ge=1, le=MAX_TTL_S)] | None = None
     """With `on_demand`: how long it stays loaded after a request; 600 when left out."""
+    lost_after_s: Annotated[int, Field(ge=1, le=MAX_AWAY_S)] = DEFAULT_LOST_AFTER_S
+    """One of its nodes may be silent for so long before another place is looked for."""
+    replace: bool = True
+    """Where it cannot go on, it is put on other nodes without an operator's word."""
+    stop_after_s: Annotated[int, Field(ge=1, le=MAX_AWAY_S)] | None = None
+    """A node that hears no master for so long stops it; null: it serves on, however long."""
 
 
 class ExactPlacement(ControlModel):
@@ -207,6 +217,10 @@ class InstanceView(ControlModel):
     replaces: Replacement | None = None
     """While it takes the place of another instance, which has not gone yet: which, and how."""
     moved_from: tuple[NodeIdField, ...] = ()
+    disconnect: DisconnectPolicy = DisconnectPolicy()
+    """What becomes of it when it cannot go on where it is."""
+    repairs: tuple[Repair, ...] = ()
+    """When it was put on other nodes by itself, and why; the newest last, 8 at most."""
     context_token_limit: int
     """Window of one request, in tokens."""
     slots: int
@@ -216,8 +230,6 @@ class InstanceView(ControlModel):
     """The first 32 of the queued requests, in the order in which they start."""
     tokens_per_s: float | None = None
     """Generated in the last seconds; None while no node tells."""
-    answer_tokens_per_s: float | None = None
-    """Of its fastest answer lately, by the engine's clock; beside `plan.speed`, the prediction."""
     unreachable_nodes: tuple[NodeIdField, ...] = ()
     """Those of its nodes that the answering node cannot send requests to now: while there are any,
     it serves nobody there, whatever its phase."""

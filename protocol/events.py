@@ -19,8 +19,16 @@ from protocol.ids import (
     NodeIdField,
     TokenIdField,
 )
-from protocol.instances import DrainMs, Instance, InstanceFailure, LaunchRecord, RunnerStatus
+from protocol.instances import (
+    DrainMs,
+    Instance,
+    InstanceFailure,
+    LaunchRecord,
+    Repair,
+    RunnerStatus,
+)
 from protocol.nodes import Member, NodeCapabilities, NodeFacts
+from protocol.placements import Plan
 from protocol.state import ApiKey, ClusterSettings, DownloadOutcome, JoinToken, PlacementFailure
 
 
@@ -130,7 +138,7 @@ class InstancePlaced(FrozenModel):
 
 
 class PlacementFailed(FrozenModel):
-    """An accepted placement could not be made."""
+    """An accepted placement could not be made, or found no other place when it needed one."""
 
     kind: Literal["placement_failed"] = "placement_failed"
     failure: PlacementFailure
@@ -159,6 +167,17 @@ class InstanceRetried(FrozenModel):
     kind: Literal["instance_retried"] = "instance_retried"
     instance_id: InstanceIdField
     attempt: int
+
+
+class InstanceReplanned(FrozenModel):
+    """An instance that could not go on was put on other nodes, and a new attempt began there."""
+
+    kind: Literal["instance_replanned"] = "instance_replanned"
+    instance_id: InstanceIdField
+    attempt: int
+    repair: Repair
+    """Why, from where and to where."""
+    plan: Plan
 
 
 class BreakerCleared(FrozenModel):
@@ -218,6 +237,14 @@ class DownloadEnded(FrozenModel):
 
     kind: Literal["download_ended"] = "download_ended"
     outcome: DownloadOutcome
+
+
+class DownloadForgotten(FrozenModel):
+    """That a download had failed counts no more: what needed it has another place."""
+
+    kind: Literal["download_forgotten"] = "download_forgotten"
+    node_id: NodeIdField
+    model_id: ModelIdField
 
 
 class CardAdded(FrozenModel):
@@ -281,6 +308,7 @@ Event = Annotated[
     | RunnerPhaseChanged
     | InstanceFailed
     | InstanceRetried
+    | InstanceReplanned
     | BreakerCleared
     | InstanceWoken
     | InstanceFellAsleep
@@ -289,6 +317,7 @@ Event = Annotated[
     | InstanceStopRequested
     | InstanceRemoved
     | DownloadEnded
+    | DownloadForgotten
     | CardAdded
     | CardRemoved
     | ApiKeyCreated

@@ -18,6 +18,15 @@ from protocol.codec import decode_values, encode_values
 from protocol.envelope import MAX_PAYLOAD_BYTES
 from protocol.errors import ProtocolError
 from protocol.ids import DigestField
+from protocol.tunnel_wire import (
+    OpenTunnel,
+    TunnelEnded,
+    TunnelFrame,
+    TunnelMark,
+    TunnelReset,
+    TunnelTaken,
+    unpack_tunnel_data,
+)
 
 MAX_FILES: Final = 512
 """Of one artifact. A list of so many files with the longest paths fits one payload."""
@@ -156,7 +165,7 @@ class Filling(NamedTuple):
 FileRequest = OpenArtifact | ReadRange | CloseArtifact
 FileAnswer = ArtifactOpened | AskLater | TransferRefused | RangeContent
 FillingFrame = ReadFilling | CloseFilling | FillingRefused | Filling
-FilesFrame = FileRequest | FileAnswer | FillingFrame
+FilesFrame = FileRequest | FileAnswer | FillingFrame | TunnelFrame
 _Tuple = (
     FileRequest
     | ArtifactOpened
@@ -165,6 +174,11 @@ _Tuple = (
     | ReadFilling
     | CloseFilling
     | FillingRefused
+    | OpenTunnel
+    | TunnelTaken
+    | TunnelMark
+    | TunnelEnded
+    | TunnelReset
 )
 
 _KINDS: Final[dict[str, type[_Tuple]]] = {
@@ -177,6 +191,11 @@ _KINDS: Final[dict[str, type[_Tuple]]] = {
     "read_filling": ReadFilling,
     "close_filling": CloseFilling,
     "filling_refused": FillingRefused,
+    "open_tunnel": OpenTunnel,
+    "tunnel_taken": TunnelTaken,
+    "tunnel_mark": TunnelMark,
+    "tunnel_ended": TunnelEnded,
+    "tunnel_reset": TunnelReset,
 }
 _NAMES: Final[dict[type[_Tuple], str]] = {kind: name for name, kind in _KINDS.items()}
 _ADAPTERS: Final[dict[str, TypeAdapter[_Tuple]]] = {
@@ -209,6 +228,8 @@ def unpack_files(payload: bytes) -> FilesFrame:
         return _unpack_content(payload)
     if payload[:1] == b"\1":
         return _unpack_filling(payload)
+    if payload[:1] == b"\2":
+        return unpack_tunnel_data(payload)
     values = decode_values(payload, max_bytes=MAX_PAYLOAD_BYTES["files"])
     if not isinstance(values, tuple) or not values:
         raise _bad_frame("it is no tuple")

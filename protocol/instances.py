@@ -8,11 +8,15 @@ from protocol.base import FrozenModel
 from protocol.cards import ModelCard
 from protocol.errors import ErrorBody
 from protocol.ids import DigestField, InstanceIdField, ModelIdField, NodeIdField
-from protocol.placements import Plan
+from protocol.placements import PlacementRequest, Plan
 
 MAX_DRAIN_MS: Final = 24 * 3600 * 1000
 MIN_TTL_MS: Final = 1000
 MAX_TTL_MS: Final = 7 * 24 * 3600 * 1000
+DEFAULT_LOST_AFTER_S: Final = 30
+MAX_AWAY_S: Final = 7 * 24 * 3600
+REPAIRS_KEPT: Final = 8
+"""Of each instance."""
 
 Phase = Literal[
     "asleep",
@@ -48,6 +52,20 @@ DrainMs = Annotated[int, Field(ge=0, le=MAX_DRAIN_MS)]
 
 TtlMs = Annotated[int, Field(ge=MIN_TTL_MS, le=MAX_TTL_MS)]
 """How long an on-demand instance stays loaded after the end of its last request."""
+
+
+AwayMs = Annotated[int, Field(ge=1000, le=MAX_AWAY_S * 1000)]
+
+
+class DisconnectPolicy(FrozenModel):
+    """What becomes of an instance when it cannot go on where it is, or nobody can be asked."""
+
+    lost_after_ms: AwayMs = DEFAULT_LOST_AFTER_S * 1000
+    """One of its nodes may be silent for so long before another place is looked for."""
+    replace: bool = True
+    """It may be put on other nodes without an operator's word."""
+    stop_after_ms: AwayMs | None = None
+    """A node that hears no master for so long stops it. None: it serves on, however long."""
 
 
 class RunnerStatus(FrozenModel):
@@ -89,6 +107,20 @@ class LaunchRecord(FrozenModel):
     load_ms: int
 
 
+class Repair(FrozenModel):
+    """One time that an instance was put on other nodes because it could not go on."""
+
+    at_ms: int
+    attempt: Annotated[int, Field(ge=0)]
+    """The one that could not go on."""
+    error: ErrorBody
+    """Why not."""
+    at_fault: Annotated[tuple[NodeIdField, ...], Field(max_length=128)]
+    """The nodes that this was about; they are avoided for a while."""
+    from_nodes: Annotated[tuple[NodeIdField, ...], Field(max_length=128)]
+    to_nodes: Annotated[tuple[NodeIdField, ...], Field(max_length=128)]
+
+
 class Replacement(FrozenModel):
     """The instance that a moved one takes the place of, and how."""
 
@@ -126,6 +158,12 @@ class Instance(FrozenModel):
     """Invariant: set exactly while the instance that this one takes the place of is there."""
     moved_from: Annotated[tuple[NodeIdField, ...], Field(max_length=128)] = ()
     """The nodes of the instance that this one took the place of."""
+    request: PlacementRequest | None = None
+    """What was asked for: every later plan keeps to it. None for what was placed before requests
+    were kept: then window and slots of the plan stand for it."""
+    disconnect: DisconnectPolicy = DisconnectPolicy()
+    repairs: Annotated[tuple[Repair, ...], Field(max_length=REPAIRS_KEPT)] = ()
+    """The newest last."""
 
     @property
     def phase(self) -> Phase:

@@ -7,12 +7,13 @@ sends.
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from protocol.control_api import MAX_TTL_S, PlaceInstanceBody, PreviewsDocument
 from protocol.errors import ClientError, PlacementError, SkulkError, error_of
 from protocol.ids import Digest, ModelId, NodeId
+from protocol.instances import DisconnectPolicy
 from protocol.move_api import MoveDocument
 from protocol.placements import Plan, Shape
 from skulk_tui.client import Query
@@ -45,6 +46,8 @@ class Wish:
     slots: int | None = None
     ttl_s: int | None = None
     """On demand, with this time to live; None is always loaded."""
+    disconnect: DisconnectPolicy = field(default_factory=DisconnectPolicy)
+    """What becomes of it when it cannot go on where it is."""
 
     def query(self) -> Query:
         """Write it as the query of `/instance/previews`."""
@@ -65,6 +68,7 @@ class Wish:
 
     def body(self, plan_id: Digest | None) -> PlaceInstanceBody:
         """Write it as the body of `POST /place_instance`."""
+        stop_after_ms = self.disconnect.stop_after_ms
         return PlaceInstanceBody(
             model_id=self.model_id,
             nodes=self.nodes,
@@ -76,6 +80,9 @@ class Wish:
             slots=self.slots,
             on_demand=self.ttl_s is not None,
             ttl_s=self.ttl_s,
+            lost_after_s=self.disconnect.lost_after_ms // 1000,
+            replace=self.disconnect.replace,
+            stop_after_s=None if stop_after_ms is None else stop_after_ms // 1000,
             plan_id=plan_id,
         )
 
@@ -103,6 +110,7 @@ class Wish:
                 words += [option, str(value)]
         if self.ttl_s is not None:
             words += ["--on-demand", "--ttl", f"{self.ttl_s}s"]
+        words += disconnect_words(self.disconnect)
         return " ".join(shlex.quote(word) for word in words)
 
     def with_context(self, tokens: int | None) -> "Wish":
@@ -124,6 +132,18 @@ class Wish:
             nodes = (*nodes, node_id)
         excluded = tuple(one for one in self.excluded_nodes if one != node_id)
         return replace(self, nodes=nodes, excluded_nodes=excluded)
+
+
+def disconnect_words(policy: DisconnectPolicy) -> list[str]:
+    """Write what becomes of an instance that cannot go on as options; none for what is usual."""
+    usual, words = DisconnectPolicy(), list[str]()
+    if policy.lost_after_ms != usual.lost_after_ms:
+        words += ["--lost-after", f"{policy.lost_after_ms // 1000}s"]
+    if not policy.replace:
+        words.append("--no-replace")
+    if policy.stop_after_ms is not None:
+        words += ["--stop-after", f"{policy.stop_after_ms // 1000}s"]
+    return words
 
 
 def same_again(plan: Plan) -> Wish:

@@ -285,6 +285,7 @@ class NodeParts:
                 journal=journal,
                 on_death=self.on_death,
                 rounds=self.rooms.rounds,
+                has_master=lambda: self.rooms.mastership.term is not None,
             ),
         )
 

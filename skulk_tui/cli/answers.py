@@ -12,11 +12,12 @@ from protocol.control_api import (
     TransferStatus,
 )
 from protocol.ids import NodeId
-from protocol.instances import InstanceFailure
+from protocol.instances import InstanceFailure, Repair
 from protocol.keys_api import KeyView
 from protocol.models_api import ModelEntry
 from protocol.nodes import Eligibility, Member, Role
 from protocol.placements import MemoryArithmetic, Plan, Refusal
+from protocol.state import PlacementFailure
 from skulk_tui.cli.records import (
     ArithmeticRecord,
     CandidateRecord,
@@ -27,10 +28,10 @@ from skulk_tui.cli.records import (
     KeyRecord,
     ModelRecord,
     NodeRecord,
+    NoPlaceRecord,
     ProgressRecord,
-    RankSpeedRecord,
     ReasonRecord,
-    SpeedRecord,
+    RepairRecord,
     StatusRecord,
     TransferRecord,
     WaitingRecord,
@@ -200,12 +201,28 @@ def instance_records(state: StateDocument) -> tuple[InstanceRecord, ...]:
         if view.replaces is not None and view.phase not in {"failed", "stopping"}
     }
     return tuple(
-        instance_record(view, names, moves_to=replacing.get(view.instance_id)) for view in views
+        instance_record(
+            view,
+            names,
+            moves_to=replacing.get(view.instance_id),
+            no_place=no_place_of(state, view),
+        )
+        for view in views
     )
 
 
+def no_place_of(state: StateDocument, view: InstanceView) -> PlacementFailure | None:
+    """Find why no other node takes an instance."""
+    told = [one for one in state.placement_failures if one.instance_id == view.instance_id]
+    return told[-1] if told else None
+
+
 def instance_record(
-    view: InstanceView, names: Names, *, moves_to: InstanceView | None = None
+    view: InstanceView,
+    names: Names,
+    *,
+    moves_to: InstanceView | None = None,
+    no_place: PlacementFailure | None = None,
 ) -> InstanceRecord:
     """Give one instance.
 
@@ -213,7 +230,9 @@ def instance_record(
         view: What its node says of it.
         names: Of the nodes.
         moves_to: The instance that it is being moved to, where the others are known.
+        no_place: Why no other node takes it.
     """
+    policy = view.disconnect
     node_ids = _node_ids(view)
     return InstanceRecord(
         instance_id=view.instance_id,
@@ -240,10 +259,6 @@ def instance_record(
             for one in view.waiting
         ),
         tokens_per_s=view.tokens_per_s,
-        predicted_tokens_per_s=None
-        if view.plan.speed is None
-        else round(view.plan.speed.tokens_per_s, 1),
-        answer_tokens_per_s=view.answer_tokens_per_s,
         needed_bytes=sum(shard.memory.needed_bytes for shard in view.plan.shards),
         ttl_s=None if view.ttl_ms is None else view.ttl_ms // 1000,
         sleeps_in_s=view.sleeps_in_s,
@@ -259,8 +274,33 @@ def instance_record(
         else tuple(name_of(names, node_id) for node_id in _node_ids(moves_to)),
         moved_from_names=tuple(name_of(names, node_id) for node_id in view.moved_from),
         waits=view.replaces is not None and view.replaces.stop_first and view.phase == "pending",
+        lost_after_s=policy.lost_after_ms // 1000,
+        replace=policy.replace,
+        stop_after_s=None if policy.stop_after_ms is None else policy.stop_after_ms // 1000,
+        repairs=tuple(_repair_record(repair, names) for repair in view.repairs),
+        no_place=None if no_place is None else _no_place_record(no_place),
         progress=tuple(progress_record(progress) for progress in view.progress),
         failure=failure_record(view.failure) if view.failure else None,
+    )
+
+
+def _repair_record(repair: Repair, names: Names) -> RepairRecord:
+    return RepairRecord(
+        at=rfc3339(repair.at_ms),
+        at_ms=repair.at_ms,
+        code=repair.error.code,
+        message=repair.error.message,
+        from_names=tuple(name_of(names, node_id) for node_id in repair.from_nodes),
+        to_names=tuple(name_of(names, node_id) for node_id in repair.to_nodes),
+    )
+
+
+def _no_place_record(failure: PlacementFailure) -> NoPlaceRecord:
+    return NoPlaceRecord(
+        at=rfc3339(failure.at_ms),
+        code=failure.error.code,
+        message=failure.error.message,
+        remediation=failure.error.remediation,
     )
 
 
@@ -352,7 +392,6 @@ def plan_record(plan: Plan, names: Names) -> CandidateRecord:
         alternative=plan.alternative,
         download_bytes=plan.download_bytes,
         context_limited_by=plan.context_limited_by,
-        speed=speed_record(plan, names),
         arithmetic=tuple(
             arithmetic_record(
                 shard.memory,
@@ -368,30 +407,6 @@ def plan_record(plan: Plan, names: Names) -> CandidateRecord:
         broken_term=None,
         smallest_change=None,
         smallest_change_context_tokens=None,
-    )
-
-
-def speed_record(plan: Plan, names: Names) -> SpeedRecord | None:
-    """Give a plan's predicted speed, rank by rank; None where it cannot be told."""
-    if plan.speed is None:
-        return None
-    nodes = {shard.rank: shard.node_id for shard in plan.shards}
-    return SpeedRecord(
-        tokens_per_s=round(plan.speed.tokens_per_s, 1),
-        link_ms_per_token=plan.speed.link_us / 1000,
-        links_measured=plan.speed.links_measured,
-        measured=plan.speed.is_measured,
-        ranks=tuple(
-            RankSpeedRecord(
-                node_id=nodes[rank.rank],
-                node_name=name_of(names, nodes[rank.rank]),
-                read_bytes=rank.read_bytes,
-                rate_bytes_s=rank.rate_bytes_s,
-                ms_per_token=round(1000 * rank.read_bytes / rank.rate_bytes_s, 1),
-                measured=rank.is_measured,
-            )
-            for rank in plan.speed.ranks
-        ),
     )
 
 
@@ -412,7 +427,6 @@ def refusal_record(refusal: Refusal, names: Names) -> CandidateRecord:
         alternative=False,
         download_bytes=0,
         context_limited_by="",
-        speed=None,
         arithmetic=tuple(arithmetic_record(memory, node_id, names) for node_id in node_ids)
         if memory
         else (),

@@ -9,17 +9,22 @@ from protocol.control_api import CommandAccepted, InstanceView, StateDocument
 from protocol.errors import ClientError, SkulkError, error_of
 from protocol.instances import LOADING_PHASES
 from skulk_tui.cli import exit_codes
-from skulk_tui.cli.answers import instance_record, instance_records, names_of
+from skulk_tui.cli.answers import (
+    instance_record,
+    instance_records,
+    names_of,
+    no_place_of,
+)
 from skulk_tui.cli.completing import complete_instance_or_model
 from skulk_tui.cli.drain_time import parse_drain
 from skulk_tui.cli.failures import failure_of
+from skulk_tui.cli.instance_tables import failures_tables, instance_tables, instances_table
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.outcomes import outcomes_listing
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.queue_tables import queue_tables
 from skulk_tui.cli.records import InstanceRecord, OutcomeRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.tables import failures_tables, instance_tables, instances_table
 from skulk_tui.cli.verb import DryRunOption, WatchOption, group, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_gone, wait_until_ready
 from skulk_tui.client import path_of
@@ -237,7 +242,8 @@ def show_instance(session: Session, instance: InstanceArgument) -> int | None:
     """
     state = state_of(session)
     (view,) = find_instances(state, instance)
-    _show(session, instance_record(view, names_of(state)), seq=state.seq)
+    record = instance_record(view, names_of(state), no_place=no_place_of(state, view))
+    _show(session, record, seq=state.seq)
     if view.phase in LOADING_PHASES:
         return exit_codes.PENDING
     if view.phase == "failed":

@@ -27,13 +27,14 @@ from skulk_tui.cli.answers import (
     refusal_record,
 )
 from skulk_tui.cli.completing import complete_model, complete_node
+from skulk_tui.cli.disconnecting import disconnect_policy
+from skulk_tui.cli.instance_tables import instances_table
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
-from skulk_tui.cli.plan_tables import candidates_tables, speed_table
 from skulk_tui.cli.session import Session, parse_duration
 from skulk_tui.cli.suggestions import naming_the_nearest_model, node_ids_of
-from skulk_tui.cli.tables import instances_table
+from skulk_tui.cli.tables import candidates_tables
 from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
 from skulk_tui.client import envelope_of, path_of
@@ -68,10 +69,6 @@ def place(
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show plans and arithmetic; place nothing.")
-    ] = False,
-    explain: Annotated[
-        bool,
-        typer.Option("--explain", help="As --dry-run, and how the predicted speed comes about."),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
     detach: Annotated[
@@ -118,6 +115,26 @@ def place(
             help="With --on-demand: unload it so long after a request [default: 10m].",
         ),
     ] = None,
+    lost_after: Annotated[
+        str | None,
+        typer.Option(
+            "--lost-after",
+            metavar="DURATION",
+            help="Look for another place once a node of it is silent for so long [default: 30s].",
+        ),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace/--no-replace", help="Put it on other nodes where it cannot go on."),
+    ] = True,
+    stop_after: Annotated[
+        str | None,
+        typer.Option(
+            "--stop-after",
+            metavar="DURATION",
+            help="Stop it on a node that hears no master for so long [default: never].",
+        ),
+    ] = None,
 ) -> int | None:
     """Place a model, showing its phases until it serves.
 
@@ -139,6 +156,7 @@ def place(
         context_tokens=context,
         slots=slots,
         ttl_s=ttl_s,
+        disconnect=disconnect_policy(lost_after, replace=replace, stop_after=stop_after),
     )
     placing = Placing(
         session=session,
@@ -147,8 +165,8 @@ def place(
         notes=PlanNotes(cache_dir(session.environ) / "plans"),
     )
     with naming_the_nearest_model(session, model_id):
-        if dry_run or explain:
-            return placing.show_candidates(explain=explain)
+        if dry_run:
+            return placing.show_candidates()
         return placing.place(plan=plan, wait=wait and not detach, id_only=detach)
 
 
@@ -180,21 +198,18 @@ class Placing:
     names: Names
     notes: PlanNotes
 
-    def show_candidates(self, *, explain: bool = False) -> int:
+    def show_candidates(self) -> int:
         """Show every candidate with its arithmetic; exit as the refusal says when none fits."""
         document = self._previews()
         candidates = [
             *(plan_record(plan, self.names) for plan in document.plans),
             *(refusal_record(refusal, self.names) for refusal in document.refusals),
         ]
-        tables = candidates_tables(candidates)
-        if explain:
-            tables = (*tables, speed_table(candidates))
         self.session.output.show(
             Listing(
                 kind="candidates",
                 items=candidates,
-                tables=tables,
+                tables=candidates_tables(candidates),
                 names=[plan.plan_id for plan in document.plans],
             )
         )

@@ -82,6 +82,28 @@ class WaitingRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepairRecord:
+    """One time that an instance was put on other nodes because it could not go on."""
+
+    at: str | None
+    at_ms: int
+    code: str
+    message: str
+    from_names: tuple[str, ...]
+    to_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlaceRecord:
+    """Why no other node takes an instance that cannot go on where it is."""
+
+    at: str | None
+    code: str
+    message: str
+    remediation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
     """Why an instance failed."""
 
@@ -120,10 +142,6 @@ class InstanceRecord:
     """The first 32 of the queued requests, in the order in which they start."""
     tokens_per_s: float | None
     """Generated in the last seconds; None while no node tells."""
-    predicted_tokens_per_s: float | None
-    """Of one answer at a time, when it was placed."""
-    answer_tokens_per_s: float | None
-    """Of its fastest answer lately."""
     needed_bytes: int
     ttl_s: int | None
     """Of one on demand: how long it stays loaded after a request."""
@@ -145,6 +163,16 @@ class InstanceRecord:
     """The nodes of the one that it has taken the place of, or does."""
     waits: bool
     """It is started once the one that it replaces has gone."""
+    lost_after_s: int
+    """One of its nodes may be silent for so long before another place is looked for."""
+    replace: bool
+    """It is put on other nodes by itself where it cannot go on."""
+    stop_after_s: int | None
+    """A node that hears no master for so long stops it; None: it serves on."""
+    repairs: tuple[RepairRecord, ...]
+    """When that has happened, and why; the newest last, 8 at most."""
+    no_place: NoPlaceRecord | None
+    """Why no other node takes it, where it needs one and has none."""
     progress: tuple[ProgressRecord, ...]
     failure: FailureRecord | None
 
@@ -240,31 +268,6 @@ class ArithmeticRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSpeedRecord:
-    """What a token reads of one rank, and how fast."""
-
-    node_id: str
-    node_name: str
-    read_bytes: int
-    rate_bytes_s: int
-    ms_per_token: float
-    measured: bool
-    """By what ran on the node; else it is typical of its hardware."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedRecord:
-    """How fast one answer at a time is expected to be generated."""
-
-    tokens_per_s: float
-    link_ms_per_token: float
-    links_measured: bool
-    measured: bool
-    """Whether all of it rests on measurements; else it may be wrong by a factor of two."""
-    ranks: tuple[RankSpeedRecord, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateRecord:
     """One way to place the model, or why it cannot be placed there."""
 
@@ -279,8 +282,6 @@ class CandidateRecord:
     alternative: bool
     download_bytes: int
     context_limited_by: str
-    speed: SpeedRecord | None
-    """As predicted; None where it cannot be told."""
     arithmetic: tuple[ArithmeticRecord, ...]
     refusal_code: str | None
     refusal: str | None

@@ -1,36 +1,34 @@
 """Records as tables for people. Pure: the terminal's width is settled by whoever draws them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from skulk_tui.cli.instance_tables import instances_table
 from skulk_tui.cli.output import Column, Table, key_values
 from skulk_tui.cli.records import (
-    FailureRecord,
+    CandidateRecord,
     FileRecord,
     ImportRecord,
-    InstanceRecord,
     KeyRecord,
     ModelRecord,
     NodeRecord,
     OutcomeRecord,
-    ProgressRecord,
     StatusRecord,
     TransferRecord,
 )
 from skulk_tui.formatting import (
     UNKNOWN,
-    format_age,
     format_bytes,
     format_count,
     format_duration,
     format_percent,
     format_rate,
     format_rtt,
-    format_throughput,
     joined,
     presence_text,
 )
 
 # `--plan` takes the start of an id too.
+_PLAN_ID_SHOWN = 12
 
 
 def status_tables(
@@ -127,179 +125,6 @@ def reasons_table(nodes: Sequence[NodeRecord], *, has_notes: bool = False) -> Ta
     )
 
 
-def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Table:
-    """One row per instance."""
-    return Table(
-        (
-            Column("INSTANCE", least=13),
-            Column("MODEL", least=16),
-            Column("PHASE", least=10),
-            Column("NODE", least=6),
-            Column("BACKEND", least=12, drop=4),
-            Column("CONTEXT", right=True, drop=3),
-            Column("BUSY", right=True),
-            Column("TOK/S", right=True, drop=5),
-            Column("MEMORY", right=True, drop=2),
-            Column("AGE", right=True, drop=1),
-            Column("PREDICTED", right=True, wide_only=True),
-            Column("SEEN", right=True, wide_only=True),
-            Column("QUEUED", right=True, wide_only=True),
-            Column("ATTEMPT", right=True, wide_only=True),
-            Column("LOADED IN", right=True, wide_only=True),
-            Column("PID", wide_only=True),
-            Column("NOTE", wide_only=True),
-        ),
-        tuple(
-            (
-                one.instance_id,
-                one.model_id,
-                phase_text(one),
-                joined(one.node_names),
-                one.backend,
-                format_count(one.context_tokens),
-                f"{UNKNOWN if one.in_flight is None else one.in_flight}/{one.slots}",
-                rate_text(one.tokens_per_s),
-                format_bytes(one.needed_bytes),
-                format_age(one.placed_at_ms, now_ms=now_ms),
-                rate_text(one.predicted_tokens_per_s),
-                rate_text(one.answer_tokens_per_s),
-                format_count(one.queued),
-                str(one.attempt),
-                format_duration(None if one.load_ms is None else one.load_ms / 1000),
-                joined(str(pid) for pid in one.pids),
-                one.failure.message if one.failure else "",
-            )
-            for one in instances
-        ),
-    )
-
-
-def rate_text(tokens_per_s: float | None) -> str:
-    """Write a rate for a column that has its unit in its head."""
-    return format_throughput(tokens_per_s).partition(" ")[0]
-
-
-def failures_tables(instances: Sequence[InstanceRecord]) -> tuple[Table, ...]:
-    """Why each failed instance failed, and the last lines of its engine's log."""
-    failed = [(one, one.failure) for one in instances if one.failure is not None]
-    causes = Table(
-        (
-            Column("FAILED", least=13),
-            Column("IN"),
-            Column("ATTEMPT", right=True, drop=1),
-            Column("ENDED BY"),
-            Column("WHY", least=20, wraps=True),
-            Column("REMEDY", least=20, wraps=True),
-        ),
-        tuple(
-            (
-                one.instance_id,
-                failure.phase,
-                str(failure.attempt),
-                ending_text(failure),
-                f"{failure.code}: {failure.message}",
-                failure.remediation or UNKNOWN,
-            )
-            for one, failure in failed
-        ),
-    )
-    logs = (_log_table(f"LOG OF {one.instance_id}", failure) for one, failure in failed)
-    return (causes, *logs)
-
-
-def ending_text(failure: FailureRecord) -> str:
-    """Write how the process ended: its signal, its exit status, or that it is not known."""
-    if failure.signal is not None:
-        return failure.signal
-    return UNKNOWN if failure.exit_code is None else f"exit status {failure.exit_code}"
-
-
-def _log_table(title: str, failure: FailureRecord) -> Table:
-    lines = tuple((line,) for line in failure.log_tail)
-    return Table((Column(title, least=20, wraps=True),), lines)
-
-
-def phase_text(instance: InstanceRecord) -> str:
-    """Write the phase, with how far it is, why it failed, or who is out of reach."""
-    if instance.phase == "failed" and instance.failure is not None:
-        return f"failed ({instance.failure.code})"
-    if instance.unreachable_names:
-        return f"{instance.phase} ({joined(instance.unreachable_names)} out of reach)"
-    slowest = slowest_progress(instance.progress)
-    phase = instance.phase
-    if slowest is not None and slowest.done_bytes is not None and slowest.total_bytes:
-        phase = f"{phase} {format_percent(slowest.done_bytes, slowest.total_bytes)}"
-    sleeps = ""
-    if instance.sleeps_in_s is not None:
-        sleeps = f"sleeps in {format_duration(instance.sleeps_in_s)}"
-    notes = [_move_text(instance), sleeps, "pinned" if instance.pinned else ""]
-    said = ", ".join(note for note in notes if note)
-    return f"{phase} ({said})" if said else phase
-
-
-def _move_text(instance: InstanceRecord) -> str:
-    """Write where it is being moved to, or where what it takes the place of is."""
-    if instance.replaced_by is not None:
-        return f"moves to {joined(instance.moves_to_names)}"
-    if instance.replaces is None:
-        return ""
-    return f"{'waits for' if instance.waits else 'from'} {joined(instance.moved_from_names)}"
-
-
-def slowest_progress(progress: Sequence[ProgressRecord]) -> ProgressRecord | None:
-    """Give the runner that the instance waits for: the least share of its bytes done."""
-
-    def share(one: ProgressRecord) -> float:
-        return (one.done_bytes or 0) / one.total_bytes if one.total_bytes else 0.0
-
-    return min(progress, key=share, default=None)
-
-
-def instance_tables(instance: InstanceRecord, *, now_ms: int) -> tuple[Table, ...]:
-    """Everything about one instance."""
-    pairs = [
-        ("instance", instance.instance_id),
-        ("model", instance.model_id),
-        ("phase", phase_text(instance)),
-        ("attempt", str(instance.attempt)),
-        ("nodes", joined(instance.node_names)),
-        ("backend", f"{instance.backend} ({instance.shape})"),
-        ("context", f"{format_count(instance.context_tokens)} tokens a request"),
-        ("slots", str(instance.slots)),
-        *_stay_pairs(instance),
-        ("in flight", format_count(instance.in_flight)),
-        ("queued", format_count(instance.queued)),
-        ("rate", format_throughput(instance.tokens_per_s)),
-        ("memory", format_bytes(instance.needed_bytes)),
-        ("pids", joined(str(pid) for pid in instance.pids)),
-        ("loaded in", format_duration(_seconds(instance.load_ms))),
-        ("placed", f"{format_age(instance.placed_at_ms, now_ms=now_ms)} ago"),
-        ("plan", instance.plan_id),
-    ]
-    failure = instance.failure
-    if failure is None:
-        return (key_values(pairs),)
-    pairs += [
-        ("error", f"{failure.code}: {failure.message}"),
-        ("failed in", f"{failure.phase}, attempt {failure.attempt}"),
-        ("ended by", ending_text(failure)),
-        ("remedy", failure.remediation or UNKNOWN),
-    ]
-    return (key_values(pairs), _log_table("LAST LINES OF ITS LOG", failure))
-
-
-def _stay_pairs(instance: InstanceRecord) -> Iterator[tuple[str, str]]:
-    """Say how long it stays loaded, where that is not for as long as it is placed."""
-    if instance.ttl_s is not None:
-        yield "on demand", f"unloaded {format_duration(instance.ttl_s)} after a request"
-    if instance.pinned:
-        yield "pinned", "it stays loaded, and no drain takes it along"
-
-
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
-
-
 def transfers_table(transfers: Sequence[TransferRecord]) -> Table:
     """One row per download."""
     return Table(
@@ -389,6 +214,104 @@ def model_table(model: ModelRecord) -> Table:
             ("source", model.source),
             ("licence", model.license or UNKNOWN),
         ]
+    )
+
+
+def candidates_tables(candidates: Sequence[CandidateRecord]) -> tuple[Table, ...]:
+    """Plans in order of preference, the arithmetic of every candidate, and the refusals."""
+    fitting = [candidate for candidate in candidates if candidate.fits]
+    plans = Table(
+        (
+            Column("PLAN"),
+            Column("NODE", least=8),
+            Column("BACKEND", least=12),
+            Column("SHAPE", drop=1),
+            Column("CONTEXT", right=True),
+            Column("SLOTS", right=True),
+            Column("TO DOWNLOAD", right=True, drop=2),
+            Column("NOTE", least=12, wraps=True),
+            Column("WHOLE ID", wide_only=True),
+        ),
+        tuple(
+            (
+                (candidate.plan_id or UNKNOWN)[:_PLAN_ID_SHOWN],
+                joined(candidate.node_names),
+                candidate.backend or UNKNOWN,
+                candidate.shape or UNKNOWN,
+                format_count(candidate.context_tokens),
+                format_count(candidate.slots),
+                format_bytes(candidate.download_bytes),
+                _plan_note(candidate),
+                candidate.plan_id or UNKNOWN,
+            )
+            for candidate in fitting
+        ),
+    )
+    refusals = Table(
+        (
+            Column("REFUSED", least=8),
+            Column("CODE"),
+            Column("WHY", least=20, wraps=True),
+            Column("SMALLEST CHANGE", least=20, wraps=True),
+        ),
+        tuple(
+            (
+                joined(candidate.node_names),
+                candidate.refusal_code or UNKNOWN,
+                candidate.refusal or UNKNOWN,
+                candidate.smallest_change or UNKNOWN,
+            )
+            for candidate in candidates
+            if not candidate.fits
+        ),
+    )
+    return (plans, arithmetic_table(candidates), refusals)
+
+
+def _plan_note(candidate: CandidateRecord) -> str:
+    notes = ["alternative"] if candidate.alternative else []
+    if candidate.context_limited_by:
+        notes.append(f"context limited by {candidate.context_limited_by}")
+    return "; ".join(notes)
+
+
+def arithmetic_table(candidates: Sequence[CandidateRecord]) -> Table:
+    """One row per share: `weights + kv cache + overhead` against `available - reserved`."""
+    return Table(
+        (
+            Column("MEMORY ON", least=9),
+            Column("POOL", drop=1),
+            Column("WEIGHTS", right=True),
+            Column("+ KV CACHE", right=True),
+            Column("+ OVERHEAD", right=True),
+            Column("= NEEDED", right=True),
+            Column("AVAILABLE", right=True),
+            Column("- RESERVED", right=True),
+            Column("HEADROOM", right=True),
+            Column("FITS"),
+            Column("KV/TOKEN", right=True, wide_only=True),
+            Column("LAYERS", wide_only=True),
+        ),
+        tuple(
+            (
+                share.node_name,
+                share.pool,
+                format_bytes(share.weights_bytes),
+                format_bytes(share.kv_cache_bytes),
+                format_bytes(share.overhead_bytes),
+                format_bytes(share.needed_bytes),
+                format_bytes(share.available_bytes),
+                format_bytes(share.reserved_bytes),
+                format_bytes(share.headroom_bytes),
+                "yes" if candidate.fits else f"no ({candidate.broken_term or 'refused'})",
+                format_bytes(share.kv_bytes_per_token),
+                UNKNOWN
+                if share.layer_start is None or share.layer_end is None
+                else f"{share.layer_start}-{share.layer_end - 1}",
+            )
+            for candidate in candidates
+            for share in candidate.arithmetic
+        ),
     )
 
 

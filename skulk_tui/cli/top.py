@@ -8,11 +8,11 @@ import typer
 
 from skulk_tui.cli.answers import status_record
 from skulk_tui.cli.completing import complete_words
+from skulk_tui.cli.instance_tables import phase_text, rate_text
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Column, Listing, Table
 from skulk_tui.cli.records import InstanceRecord, NodeRecord, StatusRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.tables import phase_text, rate_text
 from skulk_tui.cli.verb import verb
 from skulk_tui.cli.waiting import state_of
 from skulk_tui.formatting import (

@@ -12,18 +12,12 @@ from skulk_tui.cli.answers import (
 from skulk_tui.cli.cluster_answers import member_record
 from skulk_tui.cli.cluster_tables import members_tables
 from skulk_tui.cli.doctor import checks_table
+from skulk_tui.cli.instance_tables import failures_tables, instances_table
 from skulk_tui.cli.output import Table
 from skulk_tui.cli.queue_tables import queue_tables
 from skulk_tui.cli.records import InstanceRecord, NodeRecord, StatusRecord
 from skulk_tui.cli.session import Session
-from skulk_tui.cli.tables import (
-    failures_tables,
-    instances_table,
-    models_table,
-    nodes_table,
-    reasons_table,
-    status_tables,
-)
+from skulk_tui.cli.tables import models_table, nodes_table, reasons_table, status_tables
 from skulk_tui.cli.watched import (
     Picture,
     checks_of,

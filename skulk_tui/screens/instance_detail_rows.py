@@ -1,6 +1,6 @@
 """What an instance's detail shows: its shards, its figures, and why it failed. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from protocol.control_api import InstanceView, ProgressView, RunnerView
@@ -14,6 +14,7 @@ from skulk_tui.formatting import (
     format_percent,
     format_rate,
     format_throughput,
+    joined,
     rfc3339,
 )
 from skulk_tui.lines import Line, Span, line, span, toned
@@ -123,7 +124,29 @@ def instance_lines(item: InstanceView, view: ViewState) -> Sequence[Line]:
         rows.insert(2, ("move", line(Span(moves, "warn"))))
     if away:
         rows.insert(2, ("away", toned(f"{away} cannot be reached from here", "bad")))
+    rows[2:2] = [*_no_place(item, view), *_repairs(item, view)]
     return [line(Span(f" {name:<10}", "dim"), *content) for name, content in rows]
+
+
+def _no_place(item: InstanceView, view: ViewState) -> Iterator[tuple[str, Line]]:
+    """Say why no other node takes it, where it needs one."""
+    for told in view.refusals:
+        if told.instance_id == item.instance_id:
+            yield "no place", toned(told.error.message, "bad")
+            yield "then", toned(told.error.remediation, "accent")
+
+
+def _repairs(item: InstanceView, view: ViewState) -> Iterator[tuple[str, Line]]:
+    """Say when it was put on other nodes by itself, and why."""
+    for one in reversed(item.repairs):
+        old, new = (
+            joined(view.name_of(node_id) for node_id in nodes)
+            for nodes in (one.from_nodes, one.to_nodes)
+        )
+        at = rfc3339(one.at_ms) or UNKNOWN
+        yield "repaired", line(Span(f"{at} ", "dim"), f"{old} to {new}: {one.error.message}")
+    if not item.disconnect.replace:
+        yield "replaced", line("never by itself")
 
 
 def _load(item: InstanceView) -> Line:

@@ -1,4 +1,4 @@
-"""A move as both of its instances show it. Pure."""
+"""A move as both of its instances show it, and why an instance is on its way. Pure."""
 
 from protocol.control_api import InstanceView
 from skulk_tui.formatting import joined
@@ -6,7 +6,7 @@ from skulk_tui.view_state import ViewState
 
 
 def move_text(item: InstanceView, view: ViewState) -> str:
-    """Say where an instance moves to, or where what it takes the place of is; else nothing."""
+    """Say where an instance moves to, or where it comes from until it serves; else nothing."""
     if item.replaces is not None:
         waits = item.replaces.stop_first and item.phase == "pending"
         old = joined(view.name_of(node_id) for node_id in item.moved_from)
@@ -17,4 +17,8 @@ def move_text(item: InstanceView, view: ViewState) -> str:
             continue
         if other.phase not in {"failed", "stopping"}:
             return f"moves to {joined(view.name_of(one.node_id) for one in other.plan.shards)}"
+    if item.repairs and item.phase not in {"ready", "asleep"}:
+        last = item.repairs[-1]
+        old = joined(view.name_of(node_id) for node_id in last.from_nodes)
+        return f"from {old}: {last.error.code}"
     return ""

@@ -1,5 +1,6 @@
 """Placing, inspecting, retrying and stopping instances."""
 
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
 from pydantic import ValidationError
@@ -27,7 +28,7 @@ from protocol.control_api import (
 from protocol.drain_api import MAX_DRAIN_S
 from protocol.errors import PlacementError, RequestError, SkulkError, error_of
 from protocol.ids import CommandId, InstanceId, ModelId, parse_command_id, parse_model_id
-from protocol.instances import Instance
+from protocol.instances import DisconnectPolicy, Instance
 from protocol.placements import PlacementOutcome, PlacementRequest, Plan, Shape
 from skulkd.api.catalog import find_model
 from skulkd.api.dependencies import ApiDependencies
@@ -58,13 +59,13 @@ class InstanceRoutes:
     async def place(self, request: Request) -> Answer:
         """`POST /place_instance`: 202 once the placement is desired state."""
         body = await read_body(request, PlaceInstanceBody)
-        wanted, ttl_ms = placement_request(body), _ttl_ms(body)
+        wanted, terms = placement_request(body), _terms(body)
         command_id = self._claim(request, wanted.model_id)
         try:
             card = await find_card(self._deps, wanted.model_id)
             outcome = await self._deps.placements.preview(wanted, wait_s=self._deps.facts_wait_s)
             plan = chosen_plan(outcome, body.plan_id)
-            return await self._submit(command_id, wanted, plan, card, ttl_ms)
+            return await self._submit(command_id, wanted, plan, card, terms)
         finally:
             del self._placing[wanted.model_id]
 
@@ -220,15 +221,21 @@ class InstanceRoutes:
         wanted: PlacementRequest,
         plan: Plan,
         card: ModelCard,
-        ttl_ms: int | None = None,
+        terms: "_Terms | None" = None,
     ) -> Reply:
+        kept = terms or _Terms()
         command = PlaceInstance(
-            command_id=command_id, request=wanted, plan=plan, card=card, ttl_ms=ttl_ms
+            command_id=command_id,
+            request=wanted,
+            plan=plan,
+            card=card,
+            ttl_ms=kept.ttl_ms,
+            disconnect=kept.disconnect,
         )
         reply = await submit_plan(self._deps, command)
         accepted = CommandAccepted(
             message=f"Placing {wanted.model_id}."
-            if ttl_ms is None
+            if kept.ttl_ms is None
             else f"{wanted.model_id} is loaded when a request asks for it.",
             command_id=command_id,
             instance_id=InstanceId(command_id),
@@ -377,6 +384,31 @@ def placement_request(body: PlaceInstanceBody) -> PlacementRequest:
         backend=body.backend,
         context_tokens=body.context_tokens,
         slots=body.slots,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """How an instance is placed, whatever the plan is."""
+
+    ttl_ms: int | None = None
+    disconnect: DisconnectPolicy = field(default_factory=DisconnectPolicy)
+
+
+def _terms(body: PlaceInstanceBody) -> _Terms:
+    """Read whether it is on demand, and what becomes of it when it cannot go on.
+
+    Raises:
+        RequestError: `request.invalid`.
+    """
+    stop_after_s = body.stop_after_s
+    return _Terms(
+        ttl_ms=_ttl_ms(body),
+        disconnect=DisconnectPolicy(
+            lost_after_ms=body.lost_after_s * 1000,
+            replace=body.replace,
+            stop_after_ms=None if stop_after_s is None else stop_after_s * 1000,
+        ),
     )
 
 

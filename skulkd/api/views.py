@@ -71,13 +71,14 @@ def instance_view(
         placed_at_ms=instance.placed_at_ms,
         replaces=instance.replaces,
         moved_from=instance.moved_from,
+        disconnect=instance.disconnect,
+        repairs=instance.repairs,
         context_token_limit=instance.plan.context_tokens,
         slots=instance.plan.slots,
         in_flight=reading.in_flight if reading else None,
         queued=reading.queued if reading else None,
         waiting=_waiting(reading) if reading else (),
         tokens_per_s=reading.tokens_per_s if reading else None,
-        answer_tokens_per_s=reading.answer_tokens_per_s if reading else None,
         unreachable_nodes=tuple(
             shard.node_id for shard in instance.plan.shards if not is_reachable(shard.node_id)
         ),

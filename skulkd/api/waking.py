@@ -16,12 +16,12 @@ from typing import Final, final
 from protocol.commands import WakeInstance
 from protocol.errors import EngineError, ErrorCode, SkulkError
 from protocol.events import SequencedEvent
-from protocol.ids import InstanceId
+from protocol.ids import InstanceId, ModelId
 from protocol.instances import LOADING_PHASES, Instance, InstanceFailure
 from protocol.state import ClusterState
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Request
-from skulkd.api.selection import Look, failed, loading, why_not
+from skulkd.api.selection import Look, failed, loading, placed_instances, why_not
 from skulkd.runtime.tasks import timeout
 
 WHOLE_WAIT_S: Final = 60.0
@@ -138,7 +138,8 @@ class Waking:
         while True:
             news.clear()
             state, sight = self._deps.state.state, self._look()
-            known = [state.instances[key] for key in before if key in state.instances]
+            # One that was placed, or moved, meanwhile does as well.
+            known = _waited_for(state, candidates[0].model_id)
             seen = [item for item in known if sight.reaches(item)]
             ready = tuple(item for item in seen if item.phase == "ready")
             if ready:
@@ -170,7 +171,8 @@ class Waking:
         refusal: SkulkError | None = None
         for instance in asleep:
             failure = instance.failure
-            if failure is not None and failure != before[instance.instance_id]:
+            known = before.setdefault(instance.instance_id, failure)
+            if failure is not None and failure != known:
                 refusal = failed(instance, failure)  # it has been woken for this request
                 continue
             wish = self._wish(instance.instance_id)
@@ -217,6 +219,11 @@ class Waking:
         except SkulkError as error:
             return error
         return None
+
+
+def _waited_for(state: ClusterState, model_id: ModelId) -> list[Instance]:
+    placed = placed_instances(state, model_id)
+    return [item for item in placed if item.ttl_ms is not None or item.phase == "ready"]
 
 
 async def _wait(news: asyncio.Event, seconds: float) -> None:

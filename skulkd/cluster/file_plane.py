@@ -1,4 +1,4 @@
-"""The files plane of one node: which frames are for its server, its client, or its link probes."""
+"""The files plane of one node: which frames are for files, link probes or tunnels."""
 
 import logging
 from typing import Final, final
@@ -16,10 +16,12 @@ from protocol.files_wire import (
     unpack_files,
 )
 from protocol.ids import NodeId
+from protocol.tunnel_wire import TunnelFrame
 from skulkd.cluster.file_client import FileClient
 from skulkd.cluster.file_server import FileServer
 from skulkd.cluster.link_probes import LinkProbes
 from skulkd.cluster.transport import Transport
+from skulkd.cluster.tunnels import Tunnels
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class FilePlane:
         server: Gets questions.
         client: Gets answers.
         probes: Gets what links are measured by; a plane without drops it.
+        tunnels: Gets the streams of engines; a plane without drops them.
     """
 
     def __init__(
@@ -45,10 +48,12 @@ class FilePlane:
         server: FileServer,
         client: FileClient,
         probes: LinkProbes | None = None,
+        tunnels: Tunnels | None = None,
     ) -> None:
         self._server = server
         self._client = client
         self._probes = probes
+        self._tunnels = tunnels
         self._n_bad: dict[NodeId, int] = {}
         transport.on_receive("files", self._on_payload)
 
@@ -64,7 +69,10 @@ class FilePlane:
             if count % _TELL_EVERY == 1:
                 _log.warning("bad frame %d of node %s: %s", count, sender, error.message)
             return
-        if isinstance(frame, OpenArtifact | ReadRange | CloseArtifact):
+        if isinstance(frame, TunnelFrame):
+            if self._tunnels is not None:
+                self._tunnels.on_frame(sender, frame)
+        elif isinstance(frame, OpenArtifact | ReadRange | CloseArtifact):
             self._server.on_request(sender, frame)
         elif isinstance(frame, ReadFilling | CloseFilling | Filling | FillingRefused):
             if self._probes is not None:

@@ -1,15 +1,18 @@
 """What a node submits by itself about members: losses and goodbyes it sees, and its own return.
 
 The rules are `core.membership`'s; here each wish is submitted once at a time, and again a while
-after it was refused or lost.
+after it was refused or lost. A master also has instances repaired that cannot go on where they are
+(`core.repair_decisions`): one at a time, since each is planned anew.
 """
 
 import logging
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final, assert_never, final
 
 from protocol.commands import (
     Command,
+    RepairInstance,
     ReportLeave,
     ReportLoss,
     RevokeJoinToken,
@@ -21,7 +24,9 @@ from protocol.state import ClusterState
 from skulkd.cluster.mastership_ports import MastershipPorts
 from skulkd.core.election import ElectionMachine
 from skulkd.core.membership import (
-    Action,
+    Action as MemberAction,
+)
+from skulkd.core.membership import (
     ForgetToken,
     Lose,
     MemberLook,
@@ -31,12 +36,17 @@ from skulkd.core.membership import (
     master_actions,
     own_actions,
 )
+from skulkd.core.repair_decisions import DueRepair, repairs_due
 from skulkd.runtime.tasks import Tasks
 
 _log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
 """After a command of its own was refused or lost."""
+REPAIR_RETRY_S: Final = 5.0
+"""Readings that may change what fits come every second or two."""
+
+Action = MemberAction | DueRepair
 
 
 @final
@@ -77,14 +87,33 @@ class MemberReports:
         actions = own_actions(state, self._me)
         if not self._machine.is_master(now=now):
             return actions
-        return actions + master_actions(
+        looks: Mapping[NodeId, MemberLook] = {}
+        if not self._is_all_well(state, now):
+            looks = self._looks(now)
+        about_members = master_actions(
             state,
             self._me,
-            {} if self._is_all_well(state, now) else self._looks(now),
+            looks,
             number=term.number,
             is_lagging=self._machine.sight.is_lagging(now=now),
             now_ms=self._ports.clock.wall_ms(),
         )
+        return (*actions, *about_members, *self._next_repair(state, looks))
+
+    def _next_repair(
+        self, state: ClusterState, looks: Mapping[NodeId, MemberLook]
+    ) -> tuple[DueRepair, ...]:
+        """Give the repair whose turn it is; none while one is being decided."""
+        begun = {action for action in self._under_way if isinstance(action, DueRepair)}
+        if any(self._under_way[action] is None for action in begun):
+            return ()
+        silent_ms = {
+            node_id: int(look.silent_s * 1000)
+            for node_id, look in looks.items()
+            if not look.is_alive
+        }
+        due = (one for one in repairs_due(state, silent_ms) if one not in begun)
+        return tuple(islice(due, 1))
 
     async def _submit(self, action: Action) -> None:
         command = self._command(action)
@@ -93,7 +122,8 @@ class MemberReports:
         except SkulkError as error:
             _log.debug("%s was refused: %s", command.kind, error.message)
         finally:
-            self._under_way[action] = self._ports.clock.boot_s() + RETRY_S
+            wait_s = REPAIR_RETRY_S if isinstance(action, DueRepair) else RETRY_S
+            self._under_way[action] = self._ports.clock.boot_s() + wait_s
 
     def _forget(self, now: float) -> None:
         for action, until_s in list(self._under_way.items()):
@@ -116,6 +146,12 @@ class MemberReports:
                 return SettleTerm(command_id=command_id, term=action.term)
             case ForgetToken():
                 return RevokeJoinToken(command_id=command_id, token_id=action.token_id)
+            case DueRepair():
+                return RepairInstance(
+                    command_id=command_id,
+                    instance_id=action.instance_id,
+                    after_attempt=action.after_attempt,
+                )
             case Renew():
                 return self._ports.own_entry(command_id)
             case _:

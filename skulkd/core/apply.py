@@ -31,6 +31,7 @@ from protocol.events import (
     InstancePinned,
     InstancePlaced,
     InstanceRemoved,
+    InstanceReplanned,
     InstanceRetried,
     InstanceStopRequested,
     InstanceUnpinned,
@@ -52,7 +53,7 @@ from protocol.events import (
     TermSettled,
 )
 from protocol.ids import ClusterId, CommandId, Digest, InstanceId, NodeId
-from protocol.instances import Instance, RunnerStatus
+from protocol.instances import REPAIRS_KEPT, Instance, RunnerStatus
 from protocol.nodes import Presence
 from protocol.state import (
     DEDUPE_WINDOW,
@@ -126,6 +127,7 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
             "instance_placed"
             | "instance_failed"
             | "instance_retried"
+            | "instance_replanned"
             | "breaker_cleared"
             | "instance_woken"
             | "instance_fell_asleep"
@@ -141,6 +143,9 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
         case "download_ended":
             key = f"{event.outcome.node_id}/{event.outcome.model_id}"
             return {"downloads": {**state.downloads, key: event.outcome}}
+        case "download_forgotten":
+            key = f"{event.node_id}/{event.model_id}"
+            return {"downloads": _without(state.downloads, key)}
         case (
             "member_joined"
             | "member_lost"
@@ -163,6 +168,7 @@ def _instance_changes(
     event: InstancePlaced
     | InstanceFailed
     | InstanceRetried
+    | InstanceReplanned
     | BreakerCleared
     | InstanceWoken
     | InstanceFellAsleep
@@ -177,8 +183,8 @@ def _instance_changes(
             return _with_instance(state, event.instance)
         case InstanceFailed():
             return _failed(state, event)
-        case InstanceRetried():
-            return _retried(state, event)
+        case InstanceRetried() | InstanceReplanned():
+            return _next_attempt(state, event)
         case BreakerCleared():
             return _changed_instance(state, event.instance_id, {"breaker_cleared_ms": at_ms})
         case InstanceWoken():
@@ -330,12 +336,15 @@ def _phase_changed(state: ClusterState, event: RunnerPhaseChanged) -> Changes:
         launches = {**launches, instance.model_id: event.launch}
     changes = _with_instance(state, instance.model_copy(update=update))
     changes["launches"] = launches
-    return changes
+    return changes | _has_a_place(state, instance.instance_id)
 
 
 def _failed(state: ClusterState, event: InstanceFailed) -> Changes:
     failure = event.failure
-    changes: Changes = {"failures": (*state.failures, failure)[-FAILURES_KEPT:]}
+    # The same one may be known already: only now has it turned out that nothing follows.
+    waiting = failure.model_copy(update={"final": False})
+    known = (one for one in state.failures if one != waiting)
+    changes: Changes = {"failures": (*known, failure)[-FAILURES_KEPT:]}
     instance = state.instances.get(failure.instance_id)
     if instance is None:
         return changes
@@ -350,7 +359,7 @@ def _failed(state: ClusterState, event: InstanceFailed) -> Changes:
     return changes
 
 
-def _retried(state: ClusterState, event: InstanceRetried) -> Changes:
+def _next_attempt(state: ClusterState, event: InstanceRetried | InstanceReplanned) -> Changes:
     instance = state.instances.get(event.instance_id)
     if instance is None:
         return {}
@@ -358,7 +367,18 @@ def _retried(state: ClusterState, event: InstanceRetried) -> Changes:
     if instance.failure is not None and instance.failure.final:
         # A final failure is what keeps an instance down; the new attempt lifts it.
         update["failure"] = instance.failure.model_copy(update={"final": False})
-    return _with_instance(state, instance.model_copy(update=update))
+    if isinstance(event, InstanceRetried):
+        return _with_instance(state, instance.model_copy(update=update))
+    update["plan"] = event.plan
+    update["repairs"] = (*instance.repairs, event.repair)[-REPAIRS_KEPT:]
+    changes = _with_instance(state, instance.model_copy(update=update))
+    return changes | _has_a_place(state, event.instance_id)
+
+
+def _has_a_place(state: ClusterState, instance_id: InstanceId) -> Changes:
+    """Forget that no place was found for an instance that has one now."""
+    kept = tuple(one for one in state.placement_failures if one.instance_id != instance_id)
+    return {} if len(kept) == len(state.placement_failures) else {"placement_failures": kept}
 
 
 def _woken(state: ClusterState, event: InstanceWoken) -> Changes:

@@ -52,10 +52,12 @@ def n_recent_retries(state: ClusterState, instance_id: InstanceId, at_ms: int) -
     """Count the attempts that followed failures within the window before `at_ms`.
 
     Failures before the last final one, and before the breaker was cleared, do not count: an
-    operator has acted since.
+    operator has acted since. Nor do those on nodes that the instance has left.
     """
     instance = state.instances.get(instance_id)
     cleared_ms = 0 if instance is None else instance.breaker_cleared_ms
+    if instance is not None and instance.repairs:
+        cleared_ms = max(cleared_ms, instance.repairs[-1].at_ms)
     count = 0
     for failure in reversed(state.failures):
         if failure.instance_id != instance_id:

@@ -54,6 +54,7 @@ from skulkd.core import (
     key_decisions,
     member_decisions,
     move_decisions,
+    repair_decisions,
 )
 
 MAX_CARDS = 1000
@@ -72,7 +73,7 @@ def decide(
 
     Args:
         state: The newest state of the log's end.
-        readings: The master's own; only placing and waking look at them.
+        readings: The master's own; looked at where something is planned.
         command: What is asked.
         now_ms: The stamp that the events will carry; wall clock, never stepping back.
         now_s: Monotonic seconds on the clock of the readings; with it, old ones count as missing.
@@ -108,7 +109,14 @@ def decide(
             return _decide_instance(state, command, now_ms)
         case "report_phase" | "report_failure":
             reported = instance_decisions.report(state, command, now_ms=now_ms)
-            return move_decisions.with_consequences(state, reported)
+            repaired = repair_decisions.with_repairs(
+                state, readings, reported, now_ms=now_ms, now_s=now_s, unheard=unheard
+            )
+            return move_decisions.with_consequences(state, repaired)
+        case "repair_instance":
+            return repair_decisions.repair(
+                state, readings, command, now_ms=now_ms, now_s=now_s, unheard=unheard
+            )
         case "report_download":
             return _report_download(state, command, now_ms)
         case (

@@ -101,6 +101,8 @@ def place(
         desired="running" if command.ttl_ms is None else "asleep",
         ttl_ms=command.ttl_ms,
         placed_at_ms=now_ms,
+        request=command.request,
+        disconnect=command.disconnect,
     )
     return (*given_way, InstancePlaced(instance=placed))
 
@@ -207,11 +209,11 @@ def report_phase(state: ClusterState, command: ReportPhase, *, now_ms: int) -> t
         )
     if instance is None or liveness_of(instance) == "failed":
         return ()
+    if liveness_of(instance) == "stopping" and command.phase == "stopped":
+        return _rank_stopped(instance, command, now_ms)
     known = _runner(instance, command.rank)
     if known is not None and not _is_later(command.phase, known.phase):
         return ()
-    if liveness_of(instance) == "stopping" and command.phase == "stopped":
-        return _rank_stopped(instance, command, now_ms)
     status = RunnerStatus(
         rank=command.rank,
         node_id=command.node_id,

@@ -13,12 +13,14 @@ from protocol.events import (
     BreakerCleared,
     CardRemoved,
     ClusterFounded,
+    DownloadForgotten,
     Event,
     InstanceFailed,
     InstanceFellAsleep,
     InstancePinned,
     InstancePlaced,
     InstanceRemoved,
+    InstanceReplanned,
     InstanceRetried,
     InstanceStopRequested,
     InstanceUnpinned,
@@ -40,6 +42,7 @@ from protocol.events import (
 )
 from protocol.instances import Instance
 from protocol.peer_messages import MAX_MEMBERS
+from protocol.placements import Plan
 from protocol.state import (
     DEDUPE_WINDOW,
     FAILURES_KEPT,
@@ -122,6 +125,9 @@ def _about_members(state: ClusterState, event: Event) -> tuple[bool, str] | None
             return token_id not in state.join_tokens, f"a free place for {token_id}"
         case JoinTokenRevoked():
             return event.token_id in state.join_tokens, event.token_id
+        case DownloadForgotten():
+            key = f"{event.node_id}/{event.model_id}"
+            return key in state.downloads, f"a download {key}"
         case TermSettled():
             return state.is_minority_term, "a term that is to be settled"
         case _:
@@ -148,6 +154,11 @@ def _about_the_rest(state: ClusterState, event: Event) -> tuple[bool, str] | Non
             | InstanceRemoved()
         ):
             return event.instance_id in state.instances, event.instance_id
+        case InstanceReplanned():
+            instance = state.instances.get(event.instance_id)
+            is_next = instance is not None and event.attempt == instance.attempt + 1
+            is_free = instance is not None and _takes_models(state, event.plan)
+            return is_next and is_free, f"a free place for {event.instance_id}"
         case InstanceWoken() | InstanceFellAsleep():
             instance = state.instances.get(event.instance_id)
             desired = "asleep" if event.kind == "instance_woken" else "running"
@@ -159,14 +170,16 @@ def _about_the_rest(state: ClusterState, event: Event) -> tuple[bool, str] | Non
             return is_known, f"attempt {event.runner.attempt} of {event.instance_id}"
         case InstancePlaced():
             instance_id = event.instance.instance_id
-            is_free = instance_id not in state.instances and _takes_models(state, event.instance)
+            is_free = instance_id not in state.instances and _takes_models(
+                state, event.instance.plan
+            )
             return is_free, f"a free place for {instance_id}"
         case _:
             return None
 
 
-def _takes_models(state: ClusterState, instance: Instance) -> bool:
-    members = (state.members.get(shard.node_id) for shard in instance.plan.shards)
+def _takes_models(state: ClusterState, made: Plan) -> bool:
+    members = (state.members.get(shard.node_id) for shard in made.shards)
     return all(member is None or member.drain_since_ms is None for member in members)
 
 

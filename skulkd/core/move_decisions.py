@@ -22,6 +22,7 @@ from protocol.errors import PlacementError
 from protocol.events import Event, InstanceFailed, InstancePlaced, RunnerPhaseChanged
 from protocol.ids import CommandId, InstanceId, NodeId
 from protocol.instances import Instance, Replacement
+from protocol.placements import PlacementRequest, Plan
 from protocol.readings import Readings
 from protocol.state import ClusterState
 from skulkd.core import instance_decisions
@@ -109,7 +110,7 @@ def move(
     replaces = Replacement(
         instance_id=old.instance_id, stop_first=command.stop_first, drain_ms=command.drain_ms
     )
-    events = [_moved(event, old, replaces) for event in placed]
+    events = [_moved(event, old, replaces, command.request) for event in placed]
     if command.stop_first:
         events.extend(_stop(state, old, command.command_id, command.drain_ms))
     return tuple(events)
@@ -172,6 +173,14 @@ def nodes_of(instance: Instance) -> tuple[NodeId, ...]:
     return tuple(shard.node_id for shard in instance.plan.shards)
 
 
+def request_of(instance: Instance) -> PlacementRequest:
+    """Give what every plan of an instance has to keep to."""
+    made = instance.plan
+    return instance.request or PlacementRequest(
+        model_id=made.model_id, context_tokens=made.context_tokens, slots=made.slots
+    )
+
+
 def _once_ready(state: ClusterState, event: RunnerPhaseChanged) -> tuple[Event, ...]:
     """Stop the old instance when this was the last rank of the new one."""
     new = state.instances[event.instance_id]
@@ -218,8 +227,12 @@ def _with_way_back(state: ClusterState, event: InstanceFailed) -> InstanceFailed
     return InstanceFailed(failure=failure.model_copy(update={"error": error}))
 
 
-def _moved(event: Event, old: Instance, replaces: Replacement) -> Event:
-    """Have the new one be what the old one is; one on demand is loaded once, and then may sleep."""
+def _moved(event: Event, old: Instance, replaces: Replacement, request: PlacementRequest) -> Event:
+    """Have the new one be what the old one is; one on demand is loaded once, and then may sleep.
+
+    That a move names nodes holds for the move: should the new place be lost, the instance may go
+    wherever it might before.
+    """
     if not isinstance(event, InstancePlaced):
         return event
     update = {
@@ -227,8 +240,21 @@ def _moved(event: Event, old: Instance, replaces: Replacement) -> Event:
         "moved_from": nodes_of(old),
         "ttl_ms": old.ttl_ms,
         "pinned": old.pinned,
+        "request": _wished(old, event.instance.plan, request),
+        "disconnect": old.disconnect,
     }
     return InstancePlaced(instance=event.instance.model_copy(update=update))
+
+
+def _wished(old: Instance, made: Plan, request: PlacementRequest) -> PlacementRequest:
+    kept = request_of(old)
+    to = {shard.node_id for shard in made.shards}
+    return kept.model_copy(
+        update={
+            "nodes": request.nodes if kept.nodes else (),
+            "excluded_nodes": tuple(one for one in kept.excluded_nodes if one not in to),
+        }
+    )
 
 
 def _being_moved(old_id: InstanceId, new_id: InstanceId) -> PlacementError:

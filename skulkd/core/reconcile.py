@@ -13,6 +13,7 @@ What each pair leads to:
     running, attempt n  nothing, reported before     RenewAttempt (a daemon before us ran it)
     running, attempt n  attempt n, alive             none; GoToSleep once it was idle for its time
     running, attempt n  attempt n, failed            none (the master decides what follows)
+    running, attempt n  ready or failed, not known   ReportAgain, once the word must have arrived
     running, attempt n  attempt n, stopped           ForgetRunner, then as with nothing
     running, attempt n  another attempt, alive       StopRunner; its memory is needed
     running, attempt n  another attempt, ended       ForgetRunner, then as with nothing
@@ -39,6 +40,10 @@ from skulkd.core.breaker import backoff_s
 from skulkd.core.move_decisions import holds_back
 
 ENDED_PHASES: Final[frozenset[Phase]] = frozenset({"stopped", "failed"})
+_LASTING: Final[frozenset[Phase]] = frozenset({"ready", "failed"})
+"""No later phase follows by itself, whose report would make up for a lost one."""
+REPEAT_S: Final = 5.0
+"""After so long without an effect, a report counts as lost."""
 
 StopReason = Literal["unwanted", "asleep", "superseded", "unknown"]
 
@@ -80,6 +85,8 @@ class ObservedRunner:
     """It answers somebody, or somebody waits for it."""
     idle_s: float = 0.0
     """Since it became ready, or its last request ended."""
+    said_s: float = 0.0
+    """Since its phase was last reported, and the report was taken or refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +122,17 @@ class ReportGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportAgain:
+    """Say anew how far this runner is: the state does not hold what was said.
+
+    A master whose part of the log was given up may have refused it, such as for a removal of this
+    node that never came to be.
+    """
+
+    key: RunnerKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenewAttempt:
     """Submit `RetryInstance(after_attempt=…)`: an earlier daemon took the process with it."""
 
@@ -137,14 +155,31 @@ class WakeAgain:
     instance_id: InstanceId
 
 
-Action = StartRunner | StopRunner | ForgetRunner | ReportGone | RenewAttempt | GoToSleep | WakeAgain
+Action = (
+    StartRunner
+    | StopRunner
+    | ForgetRunner
+    | ReportGone
+    | ReportAgain
+    | RenewAttempt
+    | GoToSleep
+    | WakeAgain
+)
 
 
-def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner, ...]:
+def desired_runners(
+    state: ClusterState, node_id: NodeId, *, masterless_s: float = 0.0
+) -> tuple[DesiredRunner, ...]:
     """Read what a node should run, and what it should say is gone.
 
     An instance whose failure is final is left out: what is left of it is stopped as unknown. So is
-    one that waits for the instance that it replaces to be gone.
+    one that waits for the instance that it replaces to be gone, and one that is not to run on
+    without a master.
+
+    Args:
+        state: This node's.
+        node_id: This node.
+        masterless_s: For how long it has known no living master.
     """
     found: list[DesiredRunner] = []
     for instance in state.instances.values():
@@ -152,6 +187,9 @@ def desired_runners(state: ClusterState, node_id: NodeId) -> tuple[DesiredRunner
         if wanted and instance.failure is not None and instance.failure.final:
             continue
         if wanted and holds_back(state, instance):
+            continue
+        stop_after_ms = instance.disconnect.stop_after_ms
+        if wanted and stop_after_ms is not None and masterless_s * 1000 >= stop_after_ms:
             continue
         for shard in instance.plan.shards:
             if shard.node_id != node_id:
@@ -212,6 +250,7 @@ def _wanted(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:
     others = [runner for runner in present if runner.key != want.key]
     actions = _discard(others, "superseded")
     if any(runner.phase != "stopped" for runner in own):
+        actions.extend(ReportAgain(key=runner.key) for runner in own if _is_unheard(runner, want))
         actions.extend(
             GoToSleep(instance_id=want.key.instance_id, attempt=want.key.attempt)
             for runner in own
@@ -229,6 +268,11 @@ def _wanted(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:
             RenewAttempt(instance_id=want.key.instance_id, after_attempt=want.key.attempt)
         )
     return actions
+
+
+def _is_unheard(runner: ObservedRunner, want: DesiredRunner) -> bool:
+    is_lasting = runner.phase in _LASTING and runner.phase != want.reported
+    return is_lasting and runner.said_s >= REPEAT_S
 
 
 def _is_idle(runner: ObservedRunner, ttl_s: float | None) -> bool:

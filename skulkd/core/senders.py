@@ -54,7 +54,7 @@ def _speakers(state: ClusterState, command: Command) -> frozenset[NodeId] | None
             return frozenset({command.node_id if token is None else token.inviter})
         case "report_leave":
             return frozenset({command.node_id, *_master(state)})
-        case "report_loss" | "settle_term":
+        case "report_loss" | "settle_term" | "repair_instance":
             return _master(state)
         case (
             "place_instance"

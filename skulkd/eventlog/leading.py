@@ -40,7 +40,9 @@ _VOTER_EVENTS: Final = frozenset(
     {"member_joined", "member_left", "member_returned", "member_removed"}
 )
 _NO_READINGS: Final = Readings()
-_LOOKING: Final = frozenset({"place_instance", "move_instance", "wake_instance"})
+_LOOKING: Final = frozenset(
+    {"place_instance", "move_instance", "wake_instance", "report_failure", "repair_instance"}
+)
 """Commands whose decision looks at readings."""
 
 

@@ -64,6 +64,11 @@ class Reporter:
         self._idle.clear()
         self._queue.put_nowait((command, key))
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether a report has been neither taken nor refused yet."""
+        return not self._idle.is_set()
+
     async def wait_idle(self) -> None:
         """Wait until every report has been taken or refused."""
         await self._idle.wait()

@@ -41,6 +41,7 @@ from skulkd.core.reconcile import (
     ForgetRunner,
     GoToSleep,
     RenewAttempt,
+    ReportAgain,
     ReportGone,
     RunnerKey,
     StartRunner,
@@ -125,6 +126,8 @@ class WorkerSurroundings:
     make_launcher: MakeLauncher = ChildLauncher
     make_sockets_directory: Callable[[Path], None] = make_sockets_directory
     rounds: Rounds = field(default_factory=Rounds)
+    has_master: Callable[[], bool] = lambda: True
+    """Whether this node knows a living master; what may run on without one says its policy."""
     owner: str = "worker"
     """How the names of its tasks begin."""
 
@@ -153,6 +156,7 @@ class WorkerService:
         self._runners: dict[RunnerKey, RunnerSupervisor] = {}
         self._tombstones = Tombstones()
         self._wake = asyncio.Event()
+        self._master_seen_s = around.clock.monotonic_s()
         self._is_closing = False
         self._unsubscribe: Callable[[], None] | None = None
         self._launcher: Launcher = around.make_launcher(
@@ -352,7 +356,14 @@ class WorkerService:
         self._wake.set()
 
     def _reconcile(self) -> None:
-        desired = desired_runners(self._around.view.state, self._settings.node_id)
+        now = self._around.clock.monotonic_s()
+        if self._around.has_master():
+            self._master_seen_s = now
+        desired = desired_runners(
+            self._around.view.state,
+            self._settings.node_id,
+            masterless_s=now - self._master_seen_s,
+        )
         observed = [runner.observed for runner in self._runners.values()]
         for action in reconcile(desired, observed):
             self._act(action)
@@ -383,6 +394,8 @@ class WorkerService:
                     phase="stopped",
                 )
                 self._reporter.put(report, key=("gone", action.key))
+            case ReportAgain():
+                self._runners[action.key].report_again()
             case RenewAttempt():
                 self._reporter.put(self._renewal(action), key=("renew", action))
             case GoToSleep():

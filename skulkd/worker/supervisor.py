@@ -8,7 +8,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, assert_never, final
 
 from protocol.cards import ModelCard
@@ -122,6 +122,7 @@ class RunnerSupervisor:
         self._spawned_at_s = 0.0
         self._report: ReportPhase | ReportFailure | None = None
         """The last one."""
+        self._said_at_s = 0.0
         self._stop_error = _stopped()
         self._load_changed = Paced(self._put_load, LOAD_PERIOD_S)
         self._meter: asyncio.Task[None] | None = None
@@ -147,13 +148,15 @@ class RunnerSupervisor:
     def observed(self) -> ObservedRunner:
         """Where it stands, for `reconcile`."""
         phase, serving = self._machine.phase, self._serving
+        now = self._services.clock.monotonic_s()
+        said_s = 0.0 if self._services.reporter.is_sending else now - self._said_at_s
+        seen = ObservedRunner(key=self._key, phase=phase, said_s=said_s)
         if serving is None:
-            return ObservedRunner(key=self._key, phase=phase)
+            return seen
         since_s = serving.idle_since_s
         if since_s is None:
-            return ObservedRunner(key=self._key, phase=phase, is_busy=True)
-        idle_s = self._services.clock.monotonic_s() - since_s
-        return ObservedRunner(key=self._key, phase=phase, idle_s=idle_s)
+            return replace(seen, is_busy=True)
+        return replace(seen, idle_s=now - since_s)
 
     @property
     def has_ended(self) -> bool:
@@ -377,6 +380,7 @@ class RunnerSupervisor:
 
     def _put(self, report: ReportPhase | ReportFailure) -> None:
         self._report = report
+        self._said_at_s = self._services.clock.monotonic_s()
         self._services.reporter.put(report)
 
     def _launch_record(self) -> LaunchRecord:
@@ -407,7 +411,6 @@ class RunnerSupervisor:
                     for place in serving.slots.places(MAX_WAITING)
                 ),
                 idle_since_s=serving.idle_since_s,
-                answer_tokens_per_s=serving.throughput.answer_rate,
             )
         )
         if self._meter is None and serving.slots.n_running:

@@ -12,6 +12,7 @@ from skulkd.core.reconcile import (
     GoToSleep,
     ObservedRunner,
     RenewAttempt,
+    ReportAgain,
     ReportGone,
     RunnerKey,
     StartRunner,
@@ -79,8 +80,9 @@ class World:
                 del self.observed[key]
             case ReportGone(key=key):
                 self.desired.pop((key.instance_id, key.rank), None)
-            case GoToSleep() | WakeAgain():
-                raise AssertionError(action)  # nothing here has a time to live, or is busy
+            case GoToSleep() | WakeAgain() | ReportAgain():
+                # Nothing here has a time to live, is busy, or has just reported.
+                raise AssertionError(action)
             case RenewAttempt(instance_id=instance_id, after_attempt=after_attempt):
                 self.renew(instance_id, after_attempt)
 

@@ -13,6 +13,7 @@ from protocol.commands import (
     PinInstance,
     RemoveCard,
     RemoveMember,
+    RepairInstance,
     ReportDownload,
     ReportLeave,
     ReportLoss,
@@ -36,12 +37,14 @@ from protocol.events import (
     CardRemoved,
     ClusterFounded,
     DownloadEnded,
+    DownloadForgotten,
     Event,
     InstanceFailed,
     InstanceFellAsleep,
     InstancePinned,
     InstancePlaced,
     InstanceRemoved,
+    InstanceReplanned,
     InstanceRetried,
     InstanceStopRequested,
     InstanceUnpinned,
@@ -62,7 +65,7 @@ from protocol.events import (
     SettingsChanged,
     TermSettled,
 )
-from protocol.instances import LaunchRecord
+from protocol.instances import LaunchRecord, Repair
 from protocol.state import (
     ApiKey,
     ClusterSettings,
@@ -115,6 +118,14 @@ _QUORUM: Final = ClusterSettings(policy="quorum")
 _LAUNCH: Final = LaunchRecord(
     context_tokens=8192, slots=1, argv_digest=a_digest("argv"), ready_at_ms=NOW_MS, load_ms=900
 )
+_REPAIR: Final = Repair(
+    at_ms=NOW_MS,
+    attempt=1,
+    error=an_error(),
+    at_fault=(a_node_id(),),
+    from_nodes=(a_node_id(),),
+    to_nodes=(a_node_id(2),),
+)
 
 COMMANDS: Final[tuple[Command, ...]] = (
     an_admission(2, token=1, addresses=("10.0.0.2:12416",)),
@@ -148,6 +159,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     PinInstance(command_id=a_command_id(), instance_id=an_instance_id()),
     UnpinInstance(command_id=a_command_id(), instance_id=an_instance_id()),
     RetryInstance(command_id=a_command_id(), instance_id=an_instance_id(), after_attempt=1),
+    RepairInstance(command_id=a_command_id(), instance_id=an_instance_id(), after_attempt=1),
     ClearBreaker(command_id=a_command_id(), instance_id=an_instance_id()),
     a_phase_report("ready").model_copy(update={"launch": _LAUNCH}),
     a_failure_report(),
@@ -201,6 +213,8 @@ EVENTS: Final[tuple[Event, ...]] = (
     RunnerPhaseChanged(instance_id=an_instance_id(), runner=a_runner("ready"), launch=_LAUNCH),
     InstanceFailed(failure=a_failure()),
     InstanceRetried(instance_id=an_instance_id(), attempt=2),
+    InstanceReplanned(instance_id=an_instance_id(), attempt=2, plan=a_plan(node=2), repair=_REPAIR),
+    DownloadForgotten(node_id=a_node_id(), model_id=MODEL),
     BreakerCleared(instance_id=an_instance_id()),
     InstanceWoken(instance_id=an_instance_id(), attempt=2),
     InstanceFellAsleep(instance_id=an_instance_id()),

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, NoReturn, assert_never, final
 
 from protocol.ids import ClusterId, NodeId
@@ -27,8 +29,15 @@ from tests.support.simulated_cluster_story import (
     Noise,
     On,
     Part,
+    Pin,
     Remove,
     Sleep,
+)
+from tests.support.simulated_demand import (
+    can_serve,
+    is_at_rest,
+    needless_wakes,
+    watch_unloading,
 )
 from tests.support.simulated_history import HistoryError
 from tests.support.simulated_node import SimulatedNode
@@ -98,9 +107,12 @@ class ClusterHistory:
             world.witness = self._ledger
             world.on_restart = self._on_restart
             disks[world.node_id] = world.disk
-            self.boxes[number] = Box(world)
+            self.boxes[number] = box = Box(world)
+            world.machine.on_term = partial(watch_unloading, box, self._problems)
         self._people = People(self._problems, self.told, is_served=self._is_served, ends_s=ENDS_S)
         self._fates: list[asyncio.Task[object]] = []
+        self._n_asked: Counter[str] = Counter()
+        """Requests for each model so far."""
         self._is_healed = False
         self._loop = asyncio.get_running_loop()
 
@@ -184,7 +196,7 @@ class ClusterHistory:
             case _:
                 await self._do(act)
 
-    async def _do(self, act: Sleep | HandOver | Remove | Key | Move) -> None:
+    async def _do(self, act: Sleep | HandOver | Remove | Key | Move | Pin) -> None:
         match act:
             case Sleep():
                 self._sleep(self.boxes[self._number(act.node)], act.slept_s)
@@ -206,6 +218,13 @@ class ClusterHistory:
                     path = f"/instance/{chosen.instance_id}/move"
                     body = {"stop_first": act.stop_first, "drain_s": act.drain_s}
                     self._people.begin(self._ask(via, "POST", path, body))
+            case Pin():
+                via = self._number(act.via)
+                chosen = self.boxes[via].instance(act.which)
+                if chosen is not None:
+                    path = f"/instance/{chosen.instance_id}/pin"
+                    method = "POST" if act.is_pinned else "DELETE"
+                    self._people.begin(self._ask(via, method, path))
             case _:
                 assert_never(act)
 
@@ -213,9 +232,7 @@ class ClusterHistory:
         number = box.number
         match act:
             case Place():
-                self._people.begin(
-                    self._ask(number, "POST", "/place_instance", {"model_id": act.model})
-                )
+                self._people.begin(self._ask(number, "POST", "/place_instance", act.body))
             case Stop() | Retry():
                 chosen = box.instance(act.which)
                 if chosen is None:
@@ -303,6 +320,7 @@ class ClusterHistory:
         app = self.boxes[at].app
         if app is None:
             return "nobody listens"
+        self._n_asked[act.model] += 1
         return await self._people.chat(act, app, number=at)
 
     async def _remove(self, act: Remove) -> None:
@@ -449,9 +467,9 @@ class ClusterHistory:
             await asyncio.sleep(0.5)
 
     def _is_settled(self) -> bool:
-        phases = {item.phase for item in self._any().state.instances.values()}
+        instances = self._any().state.instances.values()
         is_pulling = any(node.worker.transfers.pulled() for node in self._running())
-        return phases <= {"ready", "failed"} and not is_pulling and self._is_whole()
+        return all(map(is_at_rest, instances)) and not is_pulling and self._is_whole()
 
     def _any(self) -> SimulatedNode:
         return self._running()[0]
@@ -459,6 +477,7 @@ class ClusterHistory:
     def _check_settled(self) -> None:
         """Hold what must hold once all is quiet."""
         problems, state = self._problems, self._any().state
+        problems.extend(needless_wakes(self._any(), self._n_asked))
         wanted = sorted(
             (item.plan.shards[0].node_id, item.instance_id, item.attempt)
             for item in state.instances.values()
@@ -495,16 +514,16 @@ class ClusterHistory:
             self._fail(f"{n_written} events though nothing happened, such as {recent}")
 
     async def _prove(self) -> None:
-        """See that what is ready serves, through every node."""
-        models = {
-            item.model_id for item in self._any().state.instances.values() if item.phase == "ready"
-        }
-        for model in sorted(models):
+        """See that what is ready serves, through every node, and what sleeps is woken for it."""
+        instances = self._any().state.instances.values()
+        for model in sorted({item.model_id for item in instances}):
             for number in self.boxes:
+                if not can_serve(self._any().state, model):
+                    continue
                 act = Chat(model=model, n_tokens=3, stream=True, manner="read", changes_after_s=0.0)
                 outcome = await self._chat(number, act)
                 if outcome != "finished":
-                    self._fail(f"{model} is ready, and through {number}: {outcome}")
+                    self._fail(f"{model} can serve, and through {number}: {outcome}")
 
     async def _stop_all(self) -> None:
         for number, instance_id in enumerate(self._any().state.instances):

@@ -118,7 +118,16 @@ class Move:
     drain_s: int
 
 
-ClusterAct = On | Cut | Part | Join | Noise | Sleep | HandOver | Remove | Key | Move
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """An operator pins an instance, whichever is there, or takes the pin back."""
+
+    via: int
+    which: int
+    is_pinned: bool
+
+
+ClusterAct = On | Cut | Part | Join | Noise | Sleep | HandOver | Remove | Key | Move | Pin
 ClusterStep = tuple[float, ClusterAct]
 """Seconds after the step before, and what happens then."""
 
@@ -157,6 +166,8 @@ _NEAR_S: Final = (0.0, 0.003, 0.01, 0.3)
 _STRAY_SHARE: Final = 0.2
 _MASTER_SHARE: Final = 0.25
 _STOP_FIRST_SHARE: Final = 0.4
+_DEMAND_SHARE: Final = 0.4
+_TTLS_S: Final = (1, 2, 5)
 
 
 def draw_story(seed: int) -> ClusterStory:
@@ -219,6 +230,7 @@ class _Drawing:
             lambda: self._on(self._chat()): 22,
             lambda: Key(via=self._node()): 6,
             self._move: 5,
+            self._pin: 2,
             lambda: self._on(self._temper()): 4,
             lambda: self._on(self._kill()): 3,
             lambda: self._on(self._crash()): 12,
@@ -249,6 +261,8 @@ class _Drawing:
     def _place(self) -> Place:
         model = self._chance.choice(MODELS)
         self._placed.append(model)
+        if self._chance.random() < _DEMAND_SHARE:
+            return Place(model=model, ttl_s=self._chance.choice(_TTLS_S))
         return Place(model=model)
 
     def _move(self) -> Move:
@@ -259,6 +273,10 @@ class _Drawing:
             stop_first=chance.random() < _STOP_FIRST_SHARE,
             drain_s=chance.choice((0, 2, 20)),
         )
+
+    def _pin(self) -> Pin:
+        chance = self._chance
+        return Pin(via=self._node(), which=chance.randrange(4), is_pinned=chance.random() < 0.5)
 
     def _pull(self) -> Pull:
         return Pull(model=self._model(), what=self._chance.choice(("begin", "cancel", "remove")))

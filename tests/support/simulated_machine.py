@@ -6,7 +6,7 @@ answers and ends; everything that an engine's process can do to its daemon is a 
 
 import asyncio
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, final
@@ -21,6 +21,9 @@ _EXIT_S: Final = 0.05
 """From a signal that is heeded to the end of the first process."""
 _SYSTEM_BYTES: Final = 256 * MIB
 """What the rest of the machine takes."""
+MEMORY_BYTES: Final = 4 * GIB
+FREE_BYTES: Final = MEMORY_BYTES - _SYSTEM_BYTES
+"""What a machine has for models."""
 _RACE_S: Final = 1.0
 """Memory that is taken between the look at it and the start is nobody's fault."""
 _TOLERATED_SHARE: Final = 0.9
@@ -132,6 +135,8 @@ class SimulatedProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the whole group."""
+        if number == signal.SIGTERM and self.exit_status is None:
+            self._machine.on_term(self)
         if number == signal.SIGTERM and self.mood.ignores_sigterm:
             return
         self._loop.call_later(_EXIT_S, self.die, ExitStatus(signal=number.name))
@@ -184,12 +189,14 @@ class SimulatedMachine:
         total_bytes: Its memory.
     """
 
-    def __init__(self, total_bytes: int = 4 * GIB) -> None:
+    def __init__(self, total_bytes: int = MEMORY_BYTES) -> None:
         self.total_bytes = total_bytes
         self.complaints: list[str] = []
         """What was asked of it that must never be."""
         self.served: set[CommandId] = set()
         """The requests that engines work on now."""
+        self.on_term: Callable[[SimulatedProcess], None] = lambda _: None
+        """Told of a living process that is asked to end, before it does."""
         self.taken_bytes = 0
         """By other programs; changed by `crowd`."""
         self._crowded_at_s = 0.0

@@ -437,6 +437,7 @@ class SimulatedNode:
                 make_sockets_directory=lambda _path: None,
                 owner=f"worker {world.number}",
                 rounds=self.rooms.rounds,
+                has_master=lambda: self.rooms.mastership.term is not None,
             ),
         )
 
@@ -550,7 +551,7 @@ class SimulatedNode:
         planned_bytes = sum(
             shard.memory.needed_bytes
             for instance in state.instances.values()
-            if instance.phase not in {"failed", "stopping"}
+            if instance.phase not in {"failed", "stopping", "asleep"}
             for shard in instance.plan.shards
             if shard.node_id == self.world.node_id
         )

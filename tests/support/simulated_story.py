@@ -27,9 +27,18 @@ DiskTrouble = Literal["fine", "slow", "sync fails", "write fails", "full"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """An operator places a model."""
+    """An operator places a model, perhaps on demand."""
 
     model: str
+    ttl_s: int | None = None
+    """Of an on-demand placement: how long it stays loaded after a request."""
+
+    @property
+    def body(self) -> dict[str, object]:
+        """What the operator sends."""
+        if self.ttl_s is None:
+            return {"model_id": self.model}
+        return {"model_id": self.model, "on_demand": True, "ttl_s": self.ttl_s}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol import data_wire, files_wire, frame_wire, joining, telemetry_wire
+from protocol import data_wire, files_wire, frame_wire, joining, telemetry_wire, tunnel_wire
 from protocol.base import FrozenModel
 from protocol.codec import pack
 from protocol.commands import CommandReply
@@ -220,6 +220,12 @@ FILES: Final[tuple[files_wire.FilesFrame, ...]] = (
     files_wire.CloseFilling(6),
     files_wire.FillingRefused(6, "serving"),
     files_wire.Filling(6, 0, 8),
+    tunnel_wire.OpenTunnel(7, InstanceId(an_instance_id()), 2, 1),
+    tunnel_wire.TunnelTaken(7, False, 262_144),
+    tunnel_wire.TunnelMark(7, True, 1_048_576),
+    tunnel_wire.TunnelEnded(7, True, 1_048_576),
+    tunnel_wire.TunnelReset(7, False, "gone"),
+    tunnel_wire.TunnelData(7, True, 1_048_570, memoryview(b"stream")),
 )
 READINGS: Final[tuple[Reading, ...]] = (
     NodeReading(
@@ -272,7 +278,6 @@ READINGS: Final[tuple[Reading, ...]] = (
         tokens_per_s=37.3,
         waiting=(WaitingTask(asker="loopback", waited_s=2.5, expected_s=None),),
         idle_since_s=None,
-        answer_tokens_per_s=41.5,
     ),
     HoldingsReading(
         node_id=a_node_id(1),
@@ -394,6 +399,13 @@ def _data(message: data_wire.DataMessage) -> bytes:
 def _files(frame: files_wire.FilesFrame) -> bytes:
     if isinstance(frame, files_wire.Filling):
         return files_wire.pack_filling(*frame)
+    if isinstance(frame, tunnel_wire.TunnelData):
+        return tunnel_wire.pack_tunnel_data(
+            frame.stream_id,
+            by_opener=frame.by_opener,
+            offset=frame.offset,
+            content=frame.content,
+        )
     if isinstance(frame, files_wire.RangeContent):
         return files_wire.pack_content(
             frame.request_id, frame.file_index, frame.offset, bytes(frame.content)

@@ -134,6 +134,8 @@ def test_options_become_the_request_and_node_names_become_ids(node: FakeNode) ->
         "context_tokens": 4096,
         "slots": 2,
         "on_demand": False,
+        "lost_after_s": 30,
+        "replace": True,
     }
     skulk("place", MODEL, *wanted, "--nodes", "box-1", "--dry-run", node=node.url)
     (asked,) = node.asked("GET", "/instance/previews")
@@ -146,6 +148,31 @@ def test_options_become_the_request_and_node_names_become_ids(node: FakeNode) ->
     }
 
 
+def test_what_becomes_of_it_when_it_cannot_go_on_is_said_with_it(node: FakeNode) -> None:
+    skulk("place", MODEL, "--lost-after", "2m", "--stop-after", "90s", node=node.url)
+    body = node.asked("POST", "/place_instance")[0].body
+    assert (body["lost_after_s"], body["replace"], body["stop_after_s"]) == (120, True, 90)
+    skulk("place", MODEL, "--no-replace", node=node.url)
+    assert node.asked("POST", "/place_instance")[1].body["replace"] is False
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--lost-after", "soon"),
+        ("--lost-after", "8d"),
+        ("--stop-after", "0s"),
+        ("--no-replace", "--lost-after", "1m"),
+    ],
+)
+def test_times_that_mean_nothing_are_refused_before_anything_is_asked(
+    node: FakeNode, options: tuple[str, ...]
+) -> None:
+    ran = skulk("place", MODEL, *options, node=node.url)
+    assert ran.code == 2
+    assert node.asked("POST", "/place_instance") == []
+
+
 def test_several_nodes_are_asked_for_in_the_preview_and_in_the_placement(node: FakeNode) -> None:
     skulk("place", MODEL, "--min-nodes", "2", "--dry-run", node=node.url)
     assert node.asked("GET", "/instance/previews")[0].query["min_nodes"] == ["2"]
@@ -153,12 +180,6 @@ def test_several_nodes_are_asked_for_in_the_preview_and_in_the_placement(node: F
     body = node.asked("POST", "/place_instance")[0].body
     assert (body["min_nodes"], body["nodes"]) == (2, [a_node_id()])
     assert skulk("place", MODEL, "--min-nodes", "0", node=node.url).code == 2
-
-
-def test_an_explanation_places_nothing(node: FakeNode) -> None:
-    assert skulk("place", MODEL, "--explain", node=node.url).code == 0
-    assert len(node.asked("GET", "/instance/previews")) == 1
-    assert node.asked("POST", "/place_instance") == []
 
 
 def test_a_shape_is_asked_for_and_an_unknown_one_is_refused_here(node: FakeNode) -> None:

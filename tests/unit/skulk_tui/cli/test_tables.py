@@ -5,9 +5,9 @@ from pathlib import Path
 
 from protocol.control_api import WaitingView
 from protocol.ids import ModelId
+from protocol.instances import DisconnectPolicy, Repair
 from protocol.keys_api import KeyView
-from protocol.placements import PredictedSpeed, RankSpeed
-from protocol.state import KeyLimits
+from protocol.state import KeyLimits, PlacementFailure
 from skulk_tui.cli.answers import (
     Names,
     instance_record,
@@ -24,14 +24,12 @@ from skulk_tui.cli.answers import (
 )
 from skulk_tui.cli.cluster_answers import cluster_record, invitation_record
 from skulk_tui.cli.cluster_tables import cluster_tables, invitations_table
+from skulk_tui.cli.instance_tables import failures_tables, instance_tables, instances_table
 from skulk_tui.cli.output import Listing, Output, OutputFormat, Table
-from skulk_tui.cli.plan_tables import candidates_tables, speed_table
 from skulk_tui.cli.queue_tables import queue_tables
 from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.tables import (
-    failures_tables,
-    instance_tables,
-    instances_table,
+    candidates_tables,
     keys_table,
     model_table,
     models_table,
@@ -41,7 +39,7 @@ from skulk_tui.cli.tables import (
     status_tables,
     transfers_table,
 )
-from tests.support.builders import MIB, NOW_MS, a_key_id, a_node_id, a_plan
+from tests.support.builders import MIB, NOW_MS, a_key_id, a_node_id, a_plan, an_error
 from tests.support.cluster_documents import (
     a_cluster,
     a_member_view,
@@ -130,6 +128,33 @@ def test_a_failed_instance_shows_its_end_and_its_last_words() -> None:
     )
 
 
+def test_what_was_put_elsewhere_says_from_where_and_why_and_what_has_no_place() -> None:
+    repair = Repair(
+        at_ms=NOW_MS,
+        attempt=1,
+        error=an_error("store.no_space", "the disk of box-2 is full"),
+        at_fault=(a_node_id(2),),
+        from_nodes=(a_node_id(2),),
+        to_nodes=(a_node_id(),),
+    )
+    policy = DisconnectPolicy(lost_after_ms=120_000, stop_after_ms=600_000)
+    view = a_view("load", repairs=(repair,), disconnect=policy)
+    refused = PlacementFailure(
+        instance_id=view.instance_id,
+        model_id=view.model_id,
+        at_ms=NOW_MS,
+        error=an_error("placement.no_fit", "it cannot go on, and box-3: 2.0 GiB too little"),
+    )
+    state = a_state_document(view, placement_failures=(refused,))
+    (record,) = instance_records(state)
+    tables = (
+        instances_table((record,), now_ms=NOW),
+        *failures_tables((record,)),
+        *instance_tables(record, now_ms=NOW),
+    )
+    assert_golden("what_was_put_elsewhere", frame(*tables))
+
+
 def test_requests_that_wait_are_shown_in_their_order() -> None:
     waiting = (
         WaitingView(position=1, asker="loopback", waited_s=12),
@@ -190,27 +215,6 @@ def test_candidates_show_the_whole_arithmetic() -> None:
         refusal_record(a_refusal_of_memory(), NAMES),
     ]
     assert_golden("candidates_show_the_whole_arithmetic", frame(*candidates_tables(candidates)))
-
-
-def test_a_predicted_speed_is_shown_rank_by_rank_with_what_it_rests_on() -> None:
-    made = a_plan()
-    (shard,) = made.shards
-    pooled = made.model_copy(
-        update={
-            "shards": (shard, shard.model_copy(update={"rank": 1})),
-            "speed": PredictedSpeed(
-                compute_us=50_000,
-                link_us=500,
-                ranks=(
-                    RankSpeed(rank=0, read_bytes=MIB, rate_bytes_s=40 * MIB, is_measured=True),
-                    RankSpeed(rank=1, read_bytes=MIB, rate_bytes_s=40 * MIB, is_measured=False),
-                ),
-            ),
-        }
-    )
-    candidates = [plan_record(pooled, NAMES)]
-    plans = candidates_tables(candidates)[0]
-    assert_golden("a_predicted_speed", frame(plans, speed_table(candidates)))
 
 
 def test_transfers() -> None:

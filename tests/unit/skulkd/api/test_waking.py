@@ -127,6 +127,20 @@ def test_what_the_master_refuses_a_load_with_reaches_who_waits() -> None:
     with_api(story, daemon)
 
 
+def test_who_waits_for_what_is_gone_is_served_by_a_copy_that_was_placed_meanwhile() -> None:
+    daemon = sleeping()
+
+    async def story(api: Api) -> None:
+        asked = asyncio.create_task(api.chat())
+        await until(lambda: wakes(daemon) == 1)
+        turns(daemon, on_demand("asleep", number=2))
+        await until(lambda: wakes(daemon) == 2)
+        turns(daemon, on_demand("ready", number=2))
+        assert (await asked).status_code == 200
+
+    with_api(story, daemon)
+
+
 def test_a_refusal_that_may_pass_is_tried_again() -> None:
     daemon = sleeping()
     daemon.gateway.refusal = PlacementError("placement.facts_missing", "memory comes back")

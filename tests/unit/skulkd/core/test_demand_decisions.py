@@ -210,7 +210,8 @@ def test_too_little_memory_at_the_load_lets_it_sleep_and_the_next_request_tries_
 
 
 def test_a_cause_that_stays_is_not_met_again_before_an_operator_has_acted() -> None:
-    _, state = then(having(on_demand("load")), a_failure_report())
+    alone = a_state(instances=(on_demand("load"),))
+    _, state = then(alone, a_failure_report())
     assert state.instances[an_instance_id()].phase == "failed"
     assert refused(state, wake()).code == "placement.failed"
     retry = RetryInstance(command_id=a_command_id(5), instance_id=an_instance_id(), after_attempt=1)

@@ -8,11 +8,12 @@ from protocol.events import (
     InstanceFailed,
     InstancePlaced,
     InstanceRemoved,
+    InstanceReplanned,
     InstanceStopRequested,
     MemberLost,
     RunnerPhaseChanged,
 )
-from protocol.instances import Instance, Replacement
+from protocol.instances import DisconnectPolicy, Instance, Replacement
 from protocol.state import ClusterState
 from skulkd.core.apply import apply
 from skulkd.core.decide import decide
@@ -94,8 +95,10 @@ def with_events(state: ClusterState, events: list[Event]) -> ClusterState:
     return state
 
 
-def moving(*, stop_first: bool = False) -> ClusterState:
-    state = a_cluster()
+def moving(*, stop_first: bool = False, replace: bool = True) -> ClusterState:
+    policy = DisconnectPolicy(replace=replace)
+    old = an_instance(OLD, card=CARD).model_copy(update={"disconnect": policy})
+    state = a_cluster(old)
     return after(state, a_move(state, stop_first=stop_first))
 
 
@@ -174,10 +177,20 @@ def test_a_new_one_that_cannot_be_loaded_leaves_the_old_one_as_it_is() -> None:
 
 
 def test_after_stop_first_the_failure_says_how_to_have_it_back() -> None:
-    state = after(moving(stop_first=True), old_is_gone(), new_reports("load"))
+    state = after(moving(stop_first=True, replace=False), old_is_gone(), new_reports("load"))
     (event,) = decided(state, a_failure_report(instance=NEW, node=2, command=82))
     assert isinstance(event, InstanceFailed)
     assert f"skulk place {CARD.model_id} --nodes box-1 --context" in event.failure.error.remediation
+
+
+def test_after_stop_first_one_that_fails_is_put_where_it_may_be() -> None:
+    state = after(moving(stop_first=True), old_is_gone(), new_reports("load"))
+    failed, placed = decided(state, a_failure_report(instance=NEW, node=2, command=82))
+    assert isinstance(failed, InstanceFailed)
+    assert not failed.failure.final
+    assert isinstance(placed, InstanceReplanned)
+    assert placed.repair.at_fault == (a_node_id(2),)
+    assert placed.plan.shards[0].node_id in {a_node_id(1), a_node_id(3)}
 
 
 def test_a_failure_of_later_days_says_nothing_of_the_move() -> None:

@@ -1,10 +1,12 @@
 from protocol.instances import DesiredPhase, Phase
 from skulkd.core.reconcile import (
+    REPEAT_S,
     DesiredRunner,
     ForgetRunner,
     GoToSleep,
     ObservedRunner,
     RenewAttempt,
+    ReportAgain,
     ReportGone,
     RunnerKey,
     StartRunner,
@@ -53,8 +55,11 @@ def sees(
     phase: Phase = "ready",
     is_busy: bool = False,
     idle_s: float = 0.0,
+    said_s: float = 0.0,
 ) -> ObservedRunner:
-    return ObservedRunner(key=key(number, attempt), phase=phase, is_busy=is_busy, idle_s=idle_s)
+    return ObservedRunner(
+        key=key(number, attempt), phase=phase, is_busy=is_busy, idle_s=idle_s, said_s=said_s
+    )
 
 
 def test_a_runner_that_was_never_seen_is_started() -> None:
@@ -69,6 +74,16 @@ def test_a_runner_that_an_earlier_daemon_had_gets_a_new_attempt() -> None:
 def test_a_runner_that_is_there_is_left_alone_and_so_is_one_whose_end_is_being_judged() -> None:
     for phase in ("pending", "load", "ready", "stopping", "failed"):
         assert reconcile([wants(reported="load")], [sees(phase=phase)]) == ()
+
+
+def test_a_report_without_effect_is_said_again_after_a_while() -> None:
+    again = ReportAgain(key=key())
+    for phase in ("ready", "failed"):
+        assert reconcile([wants(reported="load")], [sees(phase=phase, said_s=REPEAT_S)]) == (again,)
+        assert reconcile([wants(reported="load")], [sees(phase=phase, said_s=REPEAT_S - 1)]) == ()
+        assert reconcile([wants(reported=phase)], [sees(phase=phase, said_s=REPEAT_S)]) == ()
+    # The next phase makes up for it.
+    assert reconcile([wants(reported="spawn")], [sees(phase="load", said_s=REPEAT_S)]) == ()
 
 
 def test_an_older_attempt_is_stopped_before_the_new_one_starts() -> None:
