@@ -17,6 +17,7 @@ from protocol.commands import (
     PinInstance,
     RemoveCard,
     RemoveMember,
+    RepairInstance,
     ReportLeave,
     ReportLoss,
     RetryInstance,
@@ -172,6 +173,11 @@ def orders(draw: st.DrawFn) -> Command:
     number, attempt, model = draw(instances), draw(attempts), draw(st.sampled_from(MODELS))
     card, key = a_scripted_card(model_id=model), draw(st.integers(1, 2))
     possible: tuple[Command, ...] = (
+        RepairInstance(
+            command_id=a_command_id(1),
+            instance_id=an_instance_id(number),
+            after_attempt=attempt,
+        ),
         StopInstance(
             command_id=a_command_id(200 + number),
             instance_id=an_instance_id(number),

@@ -228,6 +228,33 @@ def test_one_that_fails_everywhere_ends_and_says_why_of_each_node() -> None:
     run(story, 6)
 
 
+def test_a_node_cut_off_from_every_master_stops_what_may_not_run_on_and_has_it_again() -> None:
+    async def story(repairs: Repairs) -> None:
+        await repairs.history._ask(
+            repairs.master, "PUT", "/v1/cluster/policy", {"policy": "quorum"}
+        )
+        here = repairs.workers[0]
+        where = [repairs.node_id(here)]
+        bounded = await repairs.place(nodes=where, stop_after_s=20)
+        serves_on = await repairs.place(nodes=where, model_id=MODELS[1])
+        await repairs.until_ready(bounded)
+        await repairs.until_ready(serves_on)
+        network = repairs.history.network
+        others = [repairs.node_id(one) for one in repairs.history.boxes if one != here]
+        network.partition(where, others)
+        await asyncio.sleep(15.0)
+        assert repairs.n_engines(here) == 2
+        await asyncio.sleep(25.0)
+        assert repairs.n_engines(here) == 1
+        network.heal_all()
+        await repairs.until(lambda: repairs.n_engines(here) == 2, "started again")
+        await repairs.until_ready(bounded)
+        assert repairs.instance(bounded).attempt == 2
+        assert repairs.instance(serves_on).attempt == 1
+
+    run(story, 8)
+
+
 def test_one_that_nobody_else_may_run_waits_for_its_machine() -> None:
     async def story(repairs: Repairs) -> None:
         here = repairs.workers[0]

@@ -1,4 +1,4 @@
-from protocol.instances import DesiredPhase, Phase
+from protocol.instances import DesiredPhase, DisconnectPolicy, Phase
 from skulkd.core.reconcile import (
     REPEAT_S,
     DesiredRunner,
@@ -192,3 +192,18 @@ def test_only_what_is_on_demand_and_ready_and_not_pinned_has_a_time_to_live() ->
         desired_runners(a_state(instances=[one]), a_node_id())[0].ttl_s for one in (ready, *others)
     ]
     assert times == [1.5, None, None, None]
+
+
+def test_what_is_not_to_run_without_a_master_is_wanted_no_more_after_its_time() -> None:
+    bounded = an_instance(1).model_copy(
+        update={"disconnect": DisconnectPolicy(stop_after_ms=60_000)}
+    )
+    state = a_state(instances=[bounded, an_instance(2)])
+    me = a_node_id()
+    assert len(desired_runners(state, me, masterless_s=59.9)) == 2
+    (left,) = desired_runners(state, me, masterless_s=60.0)
+    assert left.key.instance_id == an_instance_id(2), "without a bound it serves on"
+    (stop,) = reconcile((left,), [sees(1), sees(2)])
+    assert stop == StopRunner(key=key(1), reason="unknown")
+    (again,) = reconcile(desired_runners(state, me)[:1], [])
+    assert again == RenewAttempt(instance_id=an_instance_id(1), after_attempt=1)

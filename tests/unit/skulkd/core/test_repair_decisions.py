@@ -2,12 +2,13 @@
 
 import pytest
 
-from protocol.commands import Command, RepairInstance, ReportFailure
+from protocol.commands import Command, RepairInstance, ReportFailure, StopInstance
 from protocol.errors import ErrorCode
 from protocol.events import (
     DownloadForgotten,
     Event,
     InstanceFailed,
+    InstanceRemoved,
     InstanceReplanned,
     PlacementFailed,
 )
@@ -37,6 +38,7 @@ from tests.support.builders import (
     a_failure_report,
     a_member,
     a_node_id,
+    a_phase_report,
     a_reading,
     a_sequenced,
     a_state,
@@ -276,6 +278,15 @@ def test_missing_facts_are_not_waited_for_without_end() -> None:
     assert isinstance(failed, InstanceFailed)
     assert only(state).phase == "failed"
     assert len(state.failures) == 1, "it is one failure, told twice"
+
+
+def test_one_that_waits_can_be_stopped_and_is_gone_once_its_node_says_so() -> None:
+    _, state = then(a_cluster(), failing(), some_readings(a_reading(1)))
+    stop = StopInstance(command_id=a_command_id(70), instance_id=an_instance_id())
+    _, state = then(state, stop)
+    gone = a_phase_report("stopped", command=71)
+    (event,), state = then(state, gone)
+    assert event == InstanceRemoved(instance_id=an_instance_id())
 
 
 # ---- Nodes that are away ----

@@ -4,6 +4,7 @@ from protocol.commands import (
     ChangeSettings,
     Command,
     RemoveMember,
+    RepairInstance,
     ReportDownload,
     ReportLeave,
     ReportLoss,
@@ -35,6 +36,8 @@ from tests.support.builders import (
 STATE = a_state(members=[a_member(n) for n in (1, 2, 3)], tokens=[a_token(inviter=2)])
 LEAVE = ReportLeave(command_id=a_command_id(), node_id=a_node_id(2))
 LOSS = ReportLoss(command_id=a_command_id(), node_id=a_node_id(2), silent_ms=6000, is_refused=False)
+
+REPAIR = RepairInstance(command_id=a_command_id(), instance_id=an_instance_id(), after_attempt=1)
 
 
 def problem(sender: int, command: Command, state: ClusterState = STATE) -> str:
@@ -70,6 +73,7 @@ def test_a_node_speaks_for_itself_and_for_those_it_invited(command: Command) -> 
     [
         (LEAVE, [1, 2]),
         (LOSS, [1]),
+        (REPAIR, [1]),
         (SettleTerm(command_id=a_command_id(), term=1), [1]),
     ],
 )
