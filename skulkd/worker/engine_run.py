@@ -48,6 +48,8 @@ class EngineServices:
     """What the last probe pass found, best first."""
     memory: Callable[[MemoryArithmetic], steps.MemoryGate]
     """Watches over the pool that a share is taken from."""
+    host_memory: steps.MemoryGate
+    """Watches over RAM and free swap."""
     n_threads: Callable[[], int]
     """How many threads one more engine should use."""
     sockets: Path
@@ -96,6 +98,9 @@ class EngineRun:
         files = await steps.find_files(services.transfers.store, self._card, engine_name)
         memory = self._shard.memory
         await services.memory(memory).wait(memory.needed_bytes, on_wait)
+        if memory.pool == "vram":
+            # Without swap, what is missing here costs another process of this machine its life.
+            await services.host_memory.wait(steps.HOST_BYTES, on_wait)
         spec = LoadSpec(
             card=self._card,
             entry_path=files.entry,

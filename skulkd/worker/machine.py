@@ -19,15 +19,17 @@ _V1_LIMIT: Final = "memory.limit_in_bytes"
 _V1_NO_LIMIT: Final = 1 << 60
 """A limit above this is how version 1 says that there is none."""
 _PIECE_BYTES: Final = 65_536
-_MEMORY_LINE: Final = re.compile(r"^(MemTotal|MemAvailable): +(\d+) kB$", re.MULTILINE)
+_MEMORY_LINE: Final = re.compile(r"^(MemTotal|MemAvailable|SwapFree): +(\d+) kB$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNow:
-    """RAM under cgroup limits; swap is not counted."""
+    """RAM under cgroup limits; swap is not counted in it."""
 
     total_bytes: int
     available_bytes: int
+    swap_free_bytes: int = 0
+    """What more could be taken at the cost of swapping; 0 where there is no swap, or a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +84,22 @@ class Machine:
         """Measure RAM: the whole, and what could be taken now without swapping."""
         if not self._is_linux:
             seen = psutil.virtual_memory()
-            return MemoryNow(total_bytes=seen.total, available_bytes=seen.available)
-        total_bytes, available_bytes = self._meminfo()
+            return MemoryNow(
+                total_bytes=seen.total,
+                available_bytes=seen.available,
+                swap_free_bytes=psutil.swap_memory().free,
+            )
+        total_bytes, available_bytes, swap_free_bytes = self._meminfo()
         for limit_bytes, used_bytes in self._memory_limits():
+            if limit_bytes < total_bytes:
+                swap_free_bytes = 0  # the group may not be allowed any
             total_bytes = min(total_bytes, limit_bytes)
             available_bytes = min(available_bytes, max(0, limit_bytes - used_bytes))
-        return MemoryNow(total_bytes=total_bytes, available_bytes=available_bytes)
+        return MemoryNow(
+            total_bytes=total_bytes,
+            available_bytes=available_bytes,
+            swap_free_bytes=swap_free_bytes,
+        )
 
     def cpu_ratio(self) -> float:
         """Say how busy all processors have been since the last call; 0 to 1."""
@@ -125,11 +137,12 @@ class Machine:
                 return int(value)
         return None
 
-    def _meminfo(self) -> tuple[int, int]:
-        """Give total and available memory; they stand in the first lines of many."""
+    def _meminfo(self) -> tuple[int, int, int]:
+        """Give total and available memory, and free swap; they stand in the first lines of many."""
         text = _content(self._proc / "meminfo")
         found = dict(_MEMORY_LINE.findall(text))
-        return int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024
+        total_kib, available_kib = int(found["MemTotal"]), int(found["MemAvailable"])
+        return total_kib * 1024, available_kib * 1024, int(found.get("SwapFree", 0)) * 1024
 
     def _core_of(self, cpu: int) -> tuple[str, str]:
         topology = self._sys / f"devices/system/cpu/cpu{cpu}/topology"

@@ -190,6 +190,7 @@ class WorkerService:
             ),
         )
         self._ram = MemoryGate(self._available_ram_bytes, around.clock)
+        self._host = MemoryGate(self._available_host_bytes, around.clock)
         self._vram = MemoryGate(self._available_vram_bytes, around.clock)
         self.queue_waits: Final = queue_waits()
         """How long requests to the engines here have waited for a slot."""
@@ -469,6 +470,7 @@ class WorkerService:
             gateway=around.gateway,
             builds=self._builds,
             memory=self._memory_gate,
+            host_memory=self._host,
             n_threads=self._n_threads,
             sockets=self._paths.sockets,
             default_max_tokens=settings.max_output_tokens,
@@ -499,6 +501,10 @@ class WorkerService:
 
     def _available_ram_bytes(self) -> int | None:
         return self._machine.memory().available_bytes
+
+    def _available_host_bytes(self) -> int | None:
+        now = self._machine.memory()
+        return now.available_bytes + now.swap_free_bytes
 
     def _available_vram_bytes(self) -> int | None:
         reading = self._around.table.readings.nodes.get(self._settings.node_id)

@@ -19,6 +19,7 @@ from protocol.nodes import EngineFacts
 from protocol.placements import Plan
 from protocol.tasks import ChatMessage, ChatTask
 from skulkd.core.model_capabilities import sees
+from skulkd.runtime.port_holder import holder_of
 from skulkd.runtime.tasks import run_blocking, sleep
 from skulkd.worker.launchers.base import EngineProcess, ProcessUsage
 from skulkd.worker.token_budget import UNMEASURED, TemplateSize, template_size
@@ -29,6 +30,9 @@ NO_FILE: Final = Path("/dev/null")
 """What an engine is given whose card has no weights: a script."""
 MEMORY_TOLERANCE: Final = 0.10
 """A plan is an estimate; what is missing of it may be this share."""
+HOST_BYTES: Final = 256 << 20
+"""What an engine's process takes of RAM though its model is on a GPU: its code, the driver's share,
+buffers. The weights it reads can be dropped again."""
 SETTLE_S: Final = 10.0
 """How long after a runner has ended its memory may still be on its way back."""
 _MEMORY_POLL_S: Final = 0.25
@@ -242,12 +246,13 @@ async def check_listener(process: EngineProcess, endpoint: Endpoint) -> None:
     port = endpoint.port
     if port is None or await run_blocking(process.owns_listener, port):
         return
+    holder = await run_blocking(holder_of, "127.0.0.1", port)
     raise RunnerError(
         "runner.probe_failed",
-        f"port {port} is served by another process than the engine that was started (pid "
-        f"{process.pid})",
+        f"port {port} is served by {holder or 'another process'}, not by the engine that was "
+        f"started (pid {process.pid})",
         remediation=f"See who holds it (`ss -ltnp sport = :{port}`), and end that.",
-        details={"port": port, "pid": process.pid},
+        details={"port": port, "pid": process.pid, "holder": holder},
     )
 
 

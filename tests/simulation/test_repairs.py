@@ -206,6 +206,21 @@ def test_a_download_that_fails_on_one_node_is_made_on_another(code: ErrorCode) -
     run(story, 5)
 
 
+def test_b25_a_load_that_hangs_is_ended_and_the_model_goes_on_elsewhere() -> None:
+    async def story(repairs: Repairs) -> None:
+        for number in repairs.workers[:2]:
+            repairs.history.boxes[number].world.moods[MODEL] = Mood(load_hangs=True)
+        instance_id = await repairs.place()
+        await repairs.until_ready(instance_id)
+        codes = {one.error.code for one in repairs.instance(instance_id).repairs}
+        assert codes <= {"runner.load_stalled"}
+        here = repairs.place_of(instance_id)
+        assert here == repairs.workers[2]
+        assert [repairs.n_engines(number) for number in repairs.workers] == [0, 0, 1]
+
+    run(story, 9)
+
+
 def test_one_that_fails_everywhere_ends_and_says_why_of_each_node() -> None:
     async def story(repairs: Repairs) -> None:
         for number in repairs.workers:

@@ -12,7 +12,7 @@ from protocol.events import (
     InstanceReplanned,
     PlacementFailed,
 )
-from protocol.instances import DisconnectPolicy, Instance
+from protocol.instances import DisconnectPolicy, Instance, Phase
 from protocol.nodes import Presence
 from protocol.placements import PlacementRequest
 from protocol.readings import Readings
@@ -40,6 +40,7 @@ from tests.support.builders import (
     a_node_id,
     a_phase_report,
     a_reading,
+    a_runner,
     a_sequenced,
     a_state,
     an_error,
@@ -57,11 +58,11 @@ DAY_MS = 86_400_000
 def placed(
     *,
     node: int = 1,
-    phase: str = "load",
+    phase: Phase = "load",
     request: PlacementRequest | None = REQUEST,
     replace: bool = True,
 ) -> Instance:
-    instance = an_instance(card=CARD, node=node, phase=phase)  # pyright: ignore[reportArgumentType]
+    instance = an_instance(card=CARD, node=node, phase=phase)
     policy = DisconnectPolicy(replace=replace)
     return instance.model_copy(update={"request": request, "disconnect": policy})
 
@@ -300,6 +301,59 @@ def test_one_whose_node_is_away_goes_on_elsewhere(presence: Presence) -> None:
     assert replanned.repair.error.code == "placement.node_unreachable"
     assert "box-1" in replanned.repair.error.message
     assert node_of(only(after)) in {2, 3}
+
+
+def pooled(*nodes: int, phase: Phase = "ready") -> Instance:
+    """Make one over several nodes; the first drives."""
+    instance = placed(phase=phase)
+    (whole,) = instance.plan.shards
+    step = CARD.n_layers // len(nodes)
+    shards = tuple(
+        whole.model_copy(
+            update={
+                "rank": rank,
+                "node_id": a_node_id(node),
+                "layer_start": rank * step,
+                "layer_end": CARD.n_layers if rank == len(nodes) - 1 else (rank + 1) * step,
+            }
+        )
+        for rank, node in enumerate(nodes)
+    )
+    made = instance.plan.model_copy(update={"shape": "rpc", "shards": shards})
+    runners = tuple(
+        a_runner(phase, node=node).model_copy(update={"rank": rank})
+        for rank, node in enumerate(nodes)
+    )
+    return instance.model_copy(update={"plan": made, "runners": runners})
+
+
+def test_b32_one_whose_donor_is_lost_is_put_elsewhere_as_a_whole() -> None:
+    state = a_cluster(pooled(1, 2), away=2)
+    assert len(list(repairs_due(state, {a_node_id(2): 30_000}))) == 1
+    (replanned,), after = then(state, repairing())
+    assert isinstance(replanned, InstanceReplanned)
+    assert replanned.repair.at_fault == (a_node_id(2),)
+    assert "box-2 is away" in replanned.repair.error.message
+    assert a_node_id(2) not in replanned.repair.to_nodes
+    assert only(after).runners == (), "what is left of the old attempt serves nobody"
+
+
+def test_b32_a_donor_that_fails_for_good_is_left_out_and_the_driver_is_not() -> None:
+    report = failing("runner.exited", node=2).model_copy(update={"rank": 1})
+    (_, replanned), after = then(a_cluster(pooled(1, 2, phase="load")), report)
+    assert isinstance(replanned, InstanceReplanned)
+    assert replanned.repair.at_fault == (a_node_id(2),)
+    assert node_of(only(after)) in {1, 3}
+
+
+def test_b32_a_donor_that_ends_begins_a_new_attempt_of_all_ranks() -> None:
+    report = failing("runner.exited", node=2).model_copy(update={"rank": 1, "was_ready": True})
+    events, after = then(a_cluster(pooled(1, 2)), report)
+    assert [event.kind for event in events] == ["instance_failed", "instance_retried"]
+    instance = only(after)
+    assert (instance.attempt, instance.runners) == (2, ())
+    assert instance.failure is not None
+    assert instance.failure.node_id == a_node_id(2)
 
 
 def test_it_is_due_only_once_its_node_is_silent_for_as_long_as_it_may_be() -> None:

@@ -46,6 +46,18 @@ def test_without_limits_the_hosts_memory_counts(fake: FakeRoot) -> None:
     assert fake.machine.memory() == MemoryNow(total_bytes=16 * GIB, available_bytes=8 * GIB)
 
 
+def test_free_swap_is_told_apart_and_does_not_count_under_a_limit(fake: FakeRoot) -> None:
+    meminfo = "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\nSwapTotal: 9 kB\nSwapFree: 4 kB\n"
+    fake.write("proc/meminfo", meminfo)
+    assert fake.machine.memory() == MemoryNow(
+        total_bytes=16 * GIB, available_bytes=8 * GIB, swap_free_bytes=4096
+    )
+    fake.write("proc/self/cgroup", "0::/a\n")
+    fake.write("sys/fs/cgroup/a/memory.max", f"{4 * GIB}\n")
+    fake.write("sys/fs/cgroup/a/memory.current", "0\n")
+    assert fake.machine.memory().swap_free_bytes == 0
+
+
 def test_the_tightest_limit_on_the_way_up_counts_in_version_2(fake: FakeRoot) -> None:
     fake.write("proc/self/cgroup", "0::/a/b\n")
     fake.write("sys/fs/cgroup/a/b/memory.max", "max\n")

@@ -222,13 +222,22 @@ def test_a_model_that_makes_vectors_is_probed_by_one(task: str, refusal: str) ->
     run_virtual(story)
 
 
-def test_a_port_of_another_process_is_never_spoken_to() -> None:
+def test_b23_a_port_of_another_process_is_never_spoken_to_and_its_holder_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story() -> None:
         process = a_process(port=8001)
         await steps.check_listener(process, Endpoint(port=8001))
         await steps.check_listener(process, Endpoint(socket_path=Path("/run/x.sock")))
         with pytest.raises(RunnerError) as caught:
             await steps.check_listener(process, Endpoint(port=8002))
-        assert caught.value.details == {"port": 8002, "pid": 7}
+        assert caught.value.details == {"port": 8002, "pid": 7, "holder": ""}
+
+        def holder_of(_host: str, _port: int) -> str:
+            return "nginx (pid 12)"
+
+        monkeypatch.setattr(steps, "holder_of", holder_of)
+        with pytest.raises(RunnerError, match=r"is served by nginx \(pid 12\)"):
+            await steps.check_listener(process, Endpoint(port=8002))
 
     run_virtual(story)

@@ -5,7 +5,7 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -23,6 +23,7 @@ from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeCh
 from protocol.errors import RunnerError
 from protocol.ids import CommandId, NodeId
 from protocol.instances import Phase
+from protocol.placements import Plan
 from protocol.readings import InstanceReading, Reading, ReadingKey
 from protocol.tasks import ChatMessage, ChatTask
 from skulkd.cluster.readings_table import ReadingsTable
@@ -56,6 +57,7 @@ from tests.support.builders import (
     a_scripted_card,
     an_engine,
     an_instance_id,
+    some_arithmetic,
 )
 from tests.support.text_engines import NoVectors
 
@@ -211,7 +213,14 @@ def no_pauses(table: ReadingsTable, clock: LoopClock) -> Pauses:
 class Bench:
     """One supervisor and what it reports."""
 
-    def __init__(self, script: Script, *, delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        delay_s: float = 0.0,
+        plan: Plan | None = None,
+        host_bytes: int = 1 << 40,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.engine = FakeEngine(script)
         self.reports: list[tuple[float, Command]] = []
@@ -239,6 +248,7 @@ class Bench:
             gateway=self,
             builds=lambda: (an_engine("scripted"),),
             memory=lambda _memory: gate,
+            host_memory=MemoryGate(lambda: host_bytes, clock),
             n_threads=lambda: 2,
             sockets=Path("/nowhere"),
             default_max_tokens=64,
@@ -257,7 +267,7 @@ class Bench:
         desired = DesiredRunner(
             key=RunnerKey(an_instance_id(), 0, 1),
             wish="running",
-            plan=a_plan(CARD, slots=4),
+            plan=plan or a_plan(CARD, slots=4),
             card=CARD,
             delay_s=delay_s,
         )
@@ -311,6 +321,25 @@ def a_chat_task(number: int = 99) -> ChatTask:
 
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run_virtual(story, limit_s=LIMIT_S)
+
+
+@pytest.mark.parametrize(("pool", "is_refused"), [("vram", True), ("ram", False)])
+def test_a_model_on_a_gpu_needs_some_memory_of_its_machine_too(
+    pool: Literal["vram", "ram"], is_refused: bool
+) -> None:
+    async def story() -> None:
+        memory = some_arithmetic().model_copy(update={"pool": pool})
+        bench = Bench(Script(), plan=a_plan(CARD, slots=4, memory=memory), host_bytes=64 * MIB)
+        if is_refused:
+            _, failure = await bench.failure()
+            assert (failure.phase, failure.error.code) == ("stage", "runner.no_memory")
+        else:
+            await bench.wait_ready()
+            bench.runner.stop()
+            await bench.runner.wait_ended()
+        await bench.close()
+
+    run(story)
 
 
 def test_phases_are_reported_in_order_and_the_launch_with_ready() -> None:

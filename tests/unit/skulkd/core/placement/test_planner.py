@@ -407,7 +407,7 @@ PACKAGE = PackageSource(
 )
 
 
-def test_a_node_without_disk_space_is_no_candidate_and_one_that_has_the_files_is() -> None:
+def test_b14_a_node_without_disk_space_is_no_candidate_and_one_that_has_the_files_is() -> None:
     card = a_card(source=PACKAGE)
     state = a_state(members=[a_member(1), a_member(2)])
     readings = some_readings(a_reading(1, disk_free_bytes=GIB), a_reading(2))
