@@ -229,10 +229,10 @@ class InstanceView(ControlModel):
     waiting: tuple[WaitingView, ...] = ()
     """The first 32 of the queued requests, in the order in which they start."""
     tokens_per_s: float | None = None
-    """Generated in the last seconds; None while no node tells."""
+    """Generated in the last seconds; below, by its fastest answer lately (see `plan.speed`)."""
+    answer_tokens_per_s: float | None = None
     unreachable_nodes: tuple[NodeIdField, ...] = ()
-    """Those of its nodes that the answering node cannot send requests to now: while there are any,
-    it serves nobody there, whatever its phase."""
+    """Those of its nodes that the answering node cannot reach now; it serves nobody there then."""
 
 
 class PreviewsDocument(ControlModel):

@@ -76,6 +76,35 @@ class ShardAssignment(FrozenModel):
     """What this share computes with, where it is not the plan's backend."""
 
 
+class RankSpeed(FrozenModel):
+    """How fast one rank reads what a token needs of it."""
+
+    rank: Annotated[int, Field(ge=0, le=127)]
+    read_bytes: Annotated[int, Field(ge=1)]
+    rate_bytes_s: Annotated[int, Field(ge=1)]
+    is_measured: bool
+    """By what ran on the node; else it is what is typical of its hardware."""
+
+
+class PredictedSpeed(FrozenModel):
+    """How long a token is expected to take, when one answer is generated at a time."""
+
+    compute_us: Annotated[int, Field(ge=1)]
+    link_us: Annotated[int, Field(ge=0)] = 0
+    links_measured: bool = True
+    ranks: Annotated[tuple[RankSpeed, ...], Field(max_length=128)] = ()
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The same as a rate."""
+        return 1_000_000 / (self.compute_us + self.link_us)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it rests on measurements alone; else it may be wrong by a factor of two."""
+        return self.links_measured and all(rank.is_measured for rank in self.ranks)
+
+
 class Plan(FrozenModel):
     """A complete placement.
 
@@ -98,6 +127,8 @@ class Plan(FrozenModel):
     alternative: bool = False
     download_bytes: int = 0
     """What would have to be fetched first."""
+    speed: Annotated[PredictedSpeed | None, Field(exclude_if=lambda speed: speed is None)] = None
+    """As it was predicted when the plan was made; None where it could not be told."""
 
 
 class SmallestChange(FrozenModel):

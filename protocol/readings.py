@@ -127,6 +127,8 @@ class InstanceReading:
     """The first of those that are queued, in the order in which they start."""
     idle_since_s: float | None = None
     """Since when nobody asks it for anything; None while somebody does."""
+    answer_tokens_per_s: float | None = None
+    """The fastest of its last answers, by the engine's clock; None before there was one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

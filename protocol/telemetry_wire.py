@@ -248,7 +248,8 @@ def _instance_fields(reading: InstanceReading) -> tuple[object, ...]:
     waiting = tuple(
         (task.asker, task.waited_s, task.expected_s) for task in reading.waiting[:MAX_WAITING]
     )
-    return reading.in_flight, reading.queued, reading.slots, reading.tokens_per_s, waiting
+    rates = reading.tokens_per_s, waiting, reading.answer_tokens_per_s
+    return reading.in_flight, reading.queued, reading.slots, *rates
 
 
 # ---- Fields to readings ----
@@ -334,7 +335,7 @@ def _paused(value: object) -> Paused:
 
 
 def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
-    age_s, in_flight, queued, slots, tokens_per_s, waiting, idle_s = fields_of(fields, 7)
+    age_s, in_flight, queued, slots, tokens_per_s, waiting, answer, idle_s = fields_of(fields, 8)
     return InstanceReading(
         instance_id=InstanceId(source.key[1]),
         node_id=source.node_id,
@@ -345,6 +346,7 @@ def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
         tokens_per_s=measure_of(tokens_per_s),
         waiting=tuple(map(_waiting, array_of(waiting, MAX_WAITING))),
         idle_since_s=None if idle_s is None else source.now - _age(idle_s),
+        answer_tokens_per_s=measure_of(answer),
     )
 
 

@@ -30,8 +30,10 @@ from skulk_tui.cli.records import (
     NodeRecord,
     NoPlaceRecord,
     ProgressRecord,
+    RankSpeedRecord,
     ReasonRecord,
     RepairRecord,
+    SpeedRecord,
     StatusRecord,
     TransferRecord,
     WaitingRecord,
@@ -259,6 +261,10 @@ def instance_record(
             for one in view.waiting
         ),
         tokens_per_s=view.tokens_per_s,
+        predicted_tokens_per_s=None
+        if view.plan.speed is None
+        else round(view.plan.speed.tokens_per_s, 1),
+        answer_tokens_per_s=view.answer_tokens_per_s,
         needed_bytes=sum(shard.memory.needed_bytes for shard in view.plan.shards),
         ttl_s=None if view.ttl_ms is None else view.ttl_ms // 1000,
         sleeps_in_s=view.sleeps_in_s,
@@ -392,6 +398,7 @@ def plan_record(plan: Plan, names: Names) -> CandidateRecord:
         alternative=plan.alternative,
         download_bytes=plan.download_bytes,
         context_limited_by=plan.context_limited_by,
+        speed=speed_record(plan, names),
         arithmetic=tuple(
             arithmetic_record(
                 shard.memory,
@@ -407,6 +414,30 @@ def plan_record(plan: Plan, names: Names) -> CandidateRecord:
         broken_term=None,
         smallest_change=None,
         smallest_change_context_tokens=None,
+    )
+
+
+def speed_record(plan: Plan, names: Names) -> SpeedRecord | None:
+    """Give a plan's predicted speed, rank by rank; None where it cannot be told."""
+    if plan.speed is None:
+        return None
+    nodes = {shard.rank: shard.node_id for shard in plan.shards}
+    return SpeedRecord(
+        tokens_per_s=round(plan.speed.tokens_per_s, 1),
+        link_ms_per_token=plan.speed.link_us / 1000,
+        links_measured=plan.speed.links_measured,
+        measured=plan.speed.is_measured,
+        ranks=tuple(
+            RankSpeedRecord(
+                node_id=nodes[rank.rank],
+                node_name=name_of(names, nodes[rank.rank]),
+                read_bytes=rank.read_bytes,
+                rate_bytes_s=rank.rate_bytes_s,
+                ms_per_token=round(1000 * rank.read_bytes / rank.rate_bytes_s, 1),
+                measured=rank.is_measured,
+            )
+            for rank in plan.speed.ranks
+        ),
     )
 
 
@@ -427,6 +458,7 @@ def refusal_record(refusal: Refusal, names: Names) -> CandidateRecord:
         alternative=False,
         download_bytes=0,
         context_limited_by="",
+        speed=None,
         arithmetic=tuple(arithmetic_record(memory, node_id, names) for node_id in node_ids)
         if memory
         else (),

@@ -26,9 +26,9 @@ from skulk_tui.cli.operation_records import MoveRecord
 from skulk_tui.cli.output import Listing, Table, key_values
 from skulk_tui.cli.place import check_plan_id, plan_text
 from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
+from skulk_tui.cli.plan_tables import candidates_tables
 from skulk_tui.cli.session import Session
 from skulk_tui.cli.suggestions import node_ids_of
-from skulk_tui.cli.tables import candidates_tables
 from skulk_tui.cli.verb import DryRunOption, tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_gone, wait_until_ready
 from skulk_tui.client import envelope_of, path_of

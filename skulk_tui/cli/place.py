@@ -32,9 +32,9 @@ from skulk_tui.cli.instance_tables import instances_table
 from skulk_tui.cli.nearest import unknown_value
 from skulk_tui.cli.output import Listing
 from skulk_tui.cli.plan_notes import PlanNotes, cache_dir, differences
+from skulk_tui.cli.plan_tables import candidates_tables, speed_table
 from skulk_tui.cli.session import Session, parse_duration
 from skulk_tui.cli.suggestions import naming_the_nearest_model, node_ids_of
-from skulk_tui.cli.tables import candidates_tables
 from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
 from skulk_tui.client import envelope_of, path_of
@@ -69,6 +69,10 @@ def place(
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show plans and arithmetic; place nothing.")
+    ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="As --dry-run, and how the predicted speed comes about."),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
     detach: Annotated[
@@ -165,8 +169,8 @@ def place(
         notes=PlanNotes(cache_dir(session.environ) / "plans"),
     )
     with naming_the_nearest_model(session, model_id):
-        if dry_run:
-            return placing.show_candidates()
+        if dry_run or explain:
+            return placing.show_candidates(explain=explain)
         return placing.place(plan=plan, wait=wait and not detach, id_only=detach)
 
 
@@ -198,18 +202,21 @@ class Placing:
     names: Names
     notes: PlanNotes
 
-    def show_candidates(self) -> int:
+    def show_candidates(self, *, explain: bool = False) -> int:
         """Show every candidate with its arithmetic; exit as the refusal says when none fits."""
         document = self._previews()
         candidates = [
             *(plan_record(plan, self.names) for plan in document.plans),
             *(refusal_record(refusal, self.names) for refusal in document.refusals),
         ]
+        tables = candidates_tables(candidates)
+        if explain:
+            tables = (*tables, speed_table(candidates))
         self.session.output.show(
             Listing(
                 kind="candidates",
                 items=candidates,
-                tables=candidates_tables(candidates),
+                tables=tables,
                 names=[plan.plan_id for plan in document.plans],
             )
         )

@@ -142,6 +142,10 @@ class InstanceRecord:
     """The first 32 of the queued requests, in the order in which they start."""
     tokens_per_s: float | None
     """Generated in the last seconds; None while no node tells."""
+    predicted_tokens_per_s: float | None
+    """Of one answer at a time, when it was placed."""
+    answer_tokens_per_s: float | None
+    """Of its fastest answer lately."""
     needed_bytes: int
     ttl_s: int | None
     """Of one on demand: how long it stays loaded after a request."""
@@ -268,6 +272,31 @@ class ArithmeticRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpeedRecord:
+    """What a token reads of one rank, and how fast."""
+
+    node_id: str
+    node_name: str
+    read_bytes: int
+    rate_bytes_s: int
+    ms_per_token: float
+    measured: bool
+    """By what ran on the node; else it is typical of its hardware."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedRecord:
+    """How fast one answer at a time is expected to be generated."""
+
+    tokens_per_s: float
+    link_ms_per_token: float
+    links_measured: bool
+    measured: bool
+    """Whether all of it rests on measurements; else it may be wrong by a factor of two."""
+    ranks: tuple[RankSpeedRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateRecord:
     """One way to place the model, or why it cannot be placed there."""
 
@@ -282,6 +311,8 @@ class CandidateRecord:
     alternative: bool
     download_bytes: int
     context_limited_by: str
+    speed: SpeedRecord | None
+    """As predicted; None where it cannot be told."""
     arithmetic: tuple[ArithmeticRecord, ...]
     refusal_code: str | None
     refusal: str | None

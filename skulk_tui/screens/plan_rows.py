@@ -43,6 +43,7 @@ _REFUSALS: Final = {
     "placement.facts_missing": "not yet",
 }
 _GIB: Final = 1 << 30
+_WHOLE_FROM: Final = 100
 _TEN_GIB: Final = 10 * _GIB
 _BAR_LEAST: Final = 4
 _BAR_MOST: Final = 20
@@ -126,12 +127,21 @@ def _plan_row(plan: Plan, index: int, view: ViewState) -> TableRow:
             "context": line(str(plan.context_tokens)),
             "fetch": line(fetch),
             "backend": line(plan.backend),
-            "speed": toned(UNKNOWN, "dim"),  # no node predicts a rate
+            "speed": _speed_cell(plan),
             "ttft": toned(UNKNOWN, "dim"),
         },
         sort={"left": headroom, "context": plan.context_tokens, "fetch": plan.download_bytes},
         full=f"{nodes}  {plan.backend}  plan {plan.plan_id}",
     )
+
+
+def _speed_cell(plan: Plan) -> Line:
+    """Show the predicted rate; `?` marks one that does not rest on measurements alone."""
+    if plan.speed is None:
+        return toned(UNKNOWN, "dim")
+    rate = plan.speed.tokens_per_s
+    shown = f"{rate:.1f}" if rate < _WHOLE_FROM else f"{rate:.0f}"
+    return line(shown, Span("" if plan.speed.is_measured else "?", "dim"))
 
 
 def _refusal_row(refusal: Refusal, index: int, view: ViewState) -> TableRow:
@@ -199,6 +209,15 @@ def plan_lines(plan: Plan, view: ViewState, glyphs: GlyphSet, width: int) -> Seq
     lines.append(line(f"fetch {fetch}   stop 0   move 0"))
     if claimed:
         lines.append(line(f"{gib(claimed)} are claimed by what is placed and not loaded yet"))
+    if plan.speed is not None:
+        basis = "measured" if plan.speed.is_measured else "as is typical of the hardware"
+        lines.append(
+            line(
+                f"{plan.speed.tokens_per_s:.1f} tok/s {basis}: ",
+                f"{plan.speed.compute_us / 1000:.1f} ms a token",
+                f" + {plan.speed.link_us / 1000:.1f} ms on links" if plan.speed.link_us else "",
+            )
+        )
     if plan.context_limited_by:
         lines.append(toned(f"ctx limited: {plan.context_limited_by}", "warn"))
     return _wrapped(lines, width)

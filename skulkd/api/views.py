@@ -79,6 +79,7 @@ def instance_view(
         queued=reading.queued if reading else None,
         waiting=_waiting(reading) if reading else (),
         tokens_per_s=reading.tokens_per_s if reading else None,
+        answer_tokens_per_s=reading.answer_tokens_per_s if reading else None,
         unreachable_nodes=tuple(
             shard.node_id for shard in instance.plan.shards if not is_reachable(shard.node_id)
         ),

@@ -14,6 +14,9 @@ WINDOW_S: Final = 6.0
 """The rate is that of the last seconds."""
 PERIOD_S: Final = 2.0
 """How often it is worth telling."""
+_TELLING_TOKENS: Final = 16
+"""A shorter answer says little about a rate."""
+_ANSWERS_KEPT: Final = 16
 _FORGET_FRAMES: Final = 100_000
 """Of finished answers; beyond it the earlier ones weigh half."""
 
@@ -22,7 +25,7 @@ _FORGET_FRAMES: Final = 100_000
 class Throughput:
     """What one engine says to all its clients."""
 
-    __slots__ = ("_finished_frames", "_finished_tokens", "_samples", "n_frames")
+    __slots__ = ("_answer_rates", "_finished_frames", "_finished_tokens", "_samples", "n_frames")
 
     def __init__(self) -> None:
         self.n_frames = 0
@@ -30,13 +33,22 @@ class Throughput:
         self._samples: deque[tuple[float, int]] = deque()
         self._finished_frames = 0.0
         self._finished_tokens = 0.0
+        self._answer_rates: deque[float] = deque(maxlen=_ANSWERS_KEPT)
 
     def begin(self) -> "Answer":
         """An answer begins."""
         return Answer(self)
 
-    def finish(self, *, n_frames: int, n_tokens: int) -> None:
+    @property
+    def answer_rate(self) -> float | None:
+        """Tokens a second of the fastest of the last answers: as a rule one that was alone."""
+        return round(max(self._answer_rates), 1) if self._answer_rates else None
+
+    def finish(self, *, n_frames: int, n_tokens: int, generation_ms: float | None = None) -> None:
         """An answer of so many frames has ended, and its engine has counted its tokens."""
+        if generation_ms and n_tokens >= _TELLING_TOKENS:
+            # The first token comes out of reading the prompt.
+            self._answer_rates.append((n_tokens - 1) * 1000 / generation_ms)
         if self._finished_frames > _FORGET_FRAMES:
             self._finished_frames /= 2
             self._finished_tokens /= 2
@@ -80,7 +92,12 @@ class Answer:
         self._n_frames += 1
         self._throughput.n_frames += 1
         if type(frame) is Finished:
-            self._throughput.finish(n_frames=self._n_frames, n_tokens=frame.usage.completion_tokens)
+            usage = frame.usage
+            self._throughput.finish(
+                n_frames=self._n_frames,
+                n_tokens=usage.completion_tokens,
+                generation_ms=usage.generation_ms,
+            )
         return frame
 
     def counting(self, take: TakeChunk) -> TakeChunk:

@@ -411,6 +411,7 @@ class RunnerSupervisor:
                     for place in serving.slots.places(MAX_WAITING)
                 ),
                 idle_since_s=serving.idle_since_s,
+                answer_tokens_per_s=serving.throughput.answer_rate,
             )
         )
         if self._meter is None and serving.slots.n_running:

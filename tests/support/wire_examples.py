@@ -278,6 +278,7 @@ READINGS: Final[tuple[Reading, ...]] = (
         tokens_per_s=37.3,
         waiting=(WaitingTask(asker="loopback", waited_s=2.5, expected_s=None),),
         idle_since_s=None,
+        answer_tokens_per_s=41.5,
     ),
     HoldingsReading(
         node_id=a_node_id(1),

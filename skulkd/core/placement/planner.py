@@ -32,6 +32,7 @@ from skulkd.core.placement.files import holders_in
 from skulkd.core.placement.memory_fit import claims_by_node, compute_of
 from skulkd.core.placement.question import Candidate, Missing, Question
 from skulkd.core.placement.single import on_one_node
+from skulkd.core.placement.speed import SpeedForecast
 from skulkd.core.placement.spread import spread_again, spread_plan
 
 _GIB_SHIFT: Final = 30
@@ -136,9 +137,9 @@ def _plan(question: Question) -> PlacementOutcome:
     seen = _look_round(question)
     if question.pinned is not None and len(question.pinned.shards) > 1:
         made = spread_again(question, question.pinned, seen.candidates)
-        return _outcome(seen, () if made is None else (made,))
+        return _outcome(question, seen, () if made is None else (made,))
     if request.shape not in {None, "single"} or request.min_nodes > 1:
-        return _outcome(seen, _spread(question, seen))
+        return _outcome(question, seen, _spread(question, seen))
     ranked: list[tuple[_Rank, Plan]] = []
     for candidate in seen.candidates:
         verdict = on_one_node(question, candidate)
@@ -150,7 +151,7 @@ def _plan(question: Question) -> PlacementOutcome:
     plans = tuple(made for _, made in ranked)
     if not plans and request.shape is None:
         plans = _together(question, seen)
-    return _outcome(seen, plans)
+    return _outcome(question, seen, plans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +188,12 @@ def _look_round(question: Question) -> _Seen:
     return seen
 
 
-def _outcome(seen: _Seen, plans: tuple[Plan, ...]) -> PlacementOutcome:
+def _outcome(question: Question, seen: _Seen, plans: tuple[Plan, ...]) -> PlacementOutcome:
+    forecast = SpeedForecast(question.state, question.readings)
+    card = question.card
     return PlacementOutcome(
         plans=tuple(
-            made if place == 0 else made.model_copy(update={"alternative": True})
+            forecast.predicted(card, made, alternative=place > 0)
             for place, made in enumerate(plans)
         ),
         refusals=tuple(seen.refused),

@@ -1,9 +1,8 @@
 """Shapes over several nodes: which, over whom, and the plan that comes of it; pure."""
 
 from collections.abc import Sequence
-from itertools import pairwise, starmap
+from itertools import starmap
 
-from protocol.ids import NodeId
 from protocol.placements import Plan, Refusal, Shape, ShardAssignment
 from skulkd.core.placement.backends import preference
 from skulkd.core.placement.context import limited_by
@@ -13,10 +12,9 @@ from skulkd.core.placement.hosts import Host, host_choices, host_options
 from skulkd.core.placement.identity import identified
 from skulkd.core.placement.memory_fit import arithmetic, share_of
 from skulkd.core.placement.question import Candidate, Question
+from skulkd.core.placement.shapes import SPREAD_SHAPES, talking_pairs
 from skulkd.core.placement.tensor import TensorSearch
 from skulkd.core.placement.topology import Topology
-
-SPREAD_SHAPES: tuple[Shape, ...] = ("rpc", "pipeline", "tensor")
 
 
 def spread_plan(question: Question, candidates: Sequence[Candidate]) -> Plan | Refusal | None:
@@ -72,17 +70,6 @@ def spread_again(question: Question, made: Plan, candidates: Sequence[Candidate]
     plan = _assign(question, made.shape, again)
     fits = all(shard.memory.headroom_bytes >= 0 for shard in plan.shards)
     return plan if fits else None
-
-
-def talking_pairs(shape: Shape, nodes: Sequence[NodeId]) -> list[tuple[NodeId, NodeId]]:
-    """List the ranks' nodes that send one another what each token needs."""
-    match shape:
-        case "single":
-            return []
-        case "rpc":
-            return [(nodes[0], other) for other in nodes[1:]]
-        case "pipeline" | "tensor":
-            return list(pairwise((*nodes, nodes[0])))
 
 
 def _is_cut(question: Question, shape: Shape, chosen: Sequence[Host]) -> bool:

@@ -182,6 +182,12 @@ def test_several_nodes_are_asked_for_in_the_preview_and_in_the_placement(node: F
     assert skulk("place", MODEL, "--min-nodes", "0", node=node.url).code == 2
 
 
+def test_an_explanation_places_nothing(node: FakeNode) -> None:
+    assert skulk("place", MODEL, "--explain", node=node.url).code == 0
+    assert len(node.asked("GET", "/instance/previews")) == 1
+    assert node.asked("POST", "/place_instance") == []
+
+
 def test_a_shape_is_asked_for_and_an_unknown_one_is_refused_here(node: FakeNode) -> None:
     skulk("place", MODEL, "--shape", "rpc", node=node.url)
     assert node.asked("POST", "/place_instance")[0].body["shape"] == "rpc"

@@ -7,6 +7,7 @@ from protocol.control_api import WaitingView
 from protocol.ids import ModelId
 from protocol.instances import DisconnectPolicy, Repair
 from protocol.keys_api import KeyView
+from protocol.placements import PredictedSpeed, RankSpeed
 from protocol.state import KeyLimits, PlacementFailure
 from skulk_tui.cli.answers import (
     Names,
@@ -26,10 +27,10 @@ from skulk_tui.cli.cluster_answers import cluster_record, invitation_record
 from skulk_tui.cli.cluster_tables import cluster_tables, invitations_table
 from skulk_tui.cli.instance_tables import failures_tables, instance_tables, instances_table
 from skulk_tui.cli.output import Listing, Output, OutputFormat, Table
+from skulk_tui.cli.plan_tables import candidates_tables, speed_table
 from skulk_tui.cli.queue_tables import queue_tables
 from skulk_tui.cli.records import OutcomeRecord
 from skulk_tui.cli.tables import (
-    candidates_tables,
     keys_table,
     model_table,
     models_table,
@@ -215,6 +216,27 @@ def test_candidates_show_the_whole_arithmetic() -> None:
         refusal_record(a_refusal_of_memory(), NAMES),
     ]
     assert_golden("candidates_show_the_whole_arithmetic", frame(*candidates_tables(candidates)))
+
+
+def test_a_predicted_speed_is_shown_rank_by_rank_with_what_it_rests_on() -> None:
+    made = a_plan()
+    (shard,) = made.shards
+    pooled = made.model_copy(
+        update={
+            "shards": (shard, shard.model_copy(update={"rank": 1})),
+            "speed": PredictedSpeed(
+                compute_us=50_000,
+                link_us=500,
+                ranks=(
+                    RankSpeed(rank=0, read_bytes=MIB, rate_bytes_s=40 * MIB, is_measured=True),
+                    RankSpeed(rank=1, read_bytes=MIB, rate_bytes_s=40 * MIB, is_measured=False),
+                ),
+            ),
+        }
+    )
+    candidates = [plan_record(pooled, NAMES)]
+    plans = candidates_tables(candidates)[0]
+    assert_golden("a_predicted_speed", frame(plans, speed_table(candidates)))
 
 
 def test_transfers() -> None:

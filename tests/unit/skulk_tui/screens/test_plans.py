@@ -6,7 +6,14 @@ import pytest
 
 from protocol.control_api import PreviewsDocument
 from protocol.errors import ClientError, ErrorBody
-from protocol.placements import PlacementRequest, Plan, Refusal, SmallestChange
+from protocol.placements import (
+    PlacementRequest,
+    Plan,
+    PredictedSpeed,
+    RankSpeed,
+    Refusal,
+    SmallestChange,
+)
 from protocol.session import Rows
 from skulk_tui.glyphs import ASCII
 from skulk_tui.lines import text_of, width_of
@@ -274,3 +281,16 @@ def test_a_failure_names_phase_signal_remedy_and_the_last_line() -> None:
     assert "failed in load, attempt 3, SIGKILL; no further attempt follows" in text
     assert "give it less context" in text
     assert "| killed" in text
+
+
+def test_a_predicted_rate_is_shown_and_marked_where_it_was_not_measured() -> None:
+    rank = RankSpeed(rank=0, read_bytes=1, rate_bytes_s=1, is_measured=True)
+    measured = PredictedSpeed(compute_us=49_500, link_us=500, ranks=(rank,))
+    typical = measured.model_copy(update={"links_measured": False})
+    for speed, shown in ((measured, "20.0"), (typical, "20.0?"), (None, "-")):
+        plan = a_plan().model_copy(update={"speed": speed})
+        (row,) = plan_rows(_made(plan), _view())
+        assert text_of(row.cells["speed"]) == shown
+    plan = a_plan().model_copy(update={"speed": measured})
+    words = "\n".join(text_of(item) for item in plan_lines(plan, _view(), ASCII, 76))
+    assert "20.0 tok/s measured: 49.5 ms a token + 0.5 ms on links" in words

@@ -66,3 +66,16 @@ def test_being_asked_often_takes_no_room() -> None:
     # At most one sample a second is kept, and none that is older than the window.
     say(throughput, *[WORD] * 6)
     assert throughput.rate(100.0) == pytest.approx(1.0)
+
+
+def test_the_fastest_of_the_last_answers_stands_for_one_that_was_alone() -> None:
+    throughput = Throughput()
+    assert throughput.answer_rate is None
+    throughput.finish(n_frames=4, n_tokens=4, generation_ms=1.0)  # too short to tell
+    assert throughput.answer_rate is None
+    for generation_ms in (2000.0, 1000.0, 4000.0):
+        throughput.finish(n_frames=101, n_tokens=101, generation_ms=generation_ms)
+    assert throughput.answer_rate == pytest.approx(100.0)
+    for _ in range(16):
+        throughput.finish(n_frames=101, n_tokens=101, generation_ms=5000.0)
+    assert throughput.answer_rate == pytest.approx(20.0)
