@@ -39,6 +39,7 @@ from skulkd.core.progress import ProgressTracker
 from skulkd.core.reconcile import RunnerKey
 from skulkd.core.runner_errors import (
     Exited,
+    engine_hung,
     exit_error,
     load_stalled,
     phase_stalled,
@@ -146,6 +147,11 @@ class GroupGone:
     """No process of the group is left."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hung:
+    """A ready engine answers nobody any more, though its process lives."""
+
+
 Input = (
     Stop
     | Drained
@@ -157,6 +163,7 @@ Input = (
     | StepFailed
     | Progressed
     | Exited
+    | Hung
     | GroupGone
 )
 
@@ -326,6 +333,8 @@ class RunnerMachine:
                 return self._drained(now)
             case Exited():
                 return self._exited(given, now)
+            case Hung():
+                return self._fail(engine_hung(), now) if self._phase == "ready" else []
             case GroupGone():
                 return self._group_gone(now)
             case Spawned():

@@ -101,6 +101,16 @@ def probe_unanswered(limit_s: float) -> ErrorBody:
     )
 
 
+def engine_hung() -> ErrorBody:
+    """Say that an engine was there and answered nobody."""
+    return ErrorBody(
+        code="engine.gone",
+        message="the engine said nothing to a request for as long as it may, and answers no "
+        "question either",
+        remediation="It is ended and started again; read its log (`skulk logs`) if it recurs.",
+    )
+
+
 def _how(exited: Exited) -> str:
     if exited.signal is not None:
         return f"was ended by {exited.signal}"

@@ -17,13 +17,14 @@ from engines.base import (
 )
 from protocol.cards import EngineName, ModelCard, text_tokens
 from protocol.clock import Clock
+from protocol.errors import SkulkError
 from protocol.instances import LaunchRecord
 from protocol.nodes import EngineFacts
 from protocol.placements import MemoryArithmetic, Plan
 from skulkd.core.meters import ByModel, Histogram
 from skulkd.core.reconcile import RunnerKey
 from skulkd.eventlog.gateway import CommandGateway
-from skulkd.runtime.tasks import run_blocking
+from skulkd.runtime.tasks import run_blocking, sleep, timeout
 from skulkd.worker import steps
 from skulkd.worker.launchers.base import EngineProcess, Launcher, LaunchOwner
 from skulkd.worker.serving import Serving
@@ -168,6 +169,23 @@ class EngineRun:
             waits=services.queue_waits.of(self._card.model_id),
         )
         return Serving(client, self._slots, services.clock, on_load)
+
+    async def is_answering(self) -> bool:
+        """Ask the engine how it is; False when nothing comes of it within steps.ANSWER_S."""
+        try:
+            async with timeout(steps.ANSWER_S):
+                while not await self._says_how_it_is():
+                    await sleep(steps.ANSWER_PAUSE_S)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _says_how_it_is(self) -> bool:
+        try:
+            await _set(self._client).load_status()
+        except SkulkError:
+            return False
+        return True
 
     def launch_record(self, *, ready_at_ms: int, load_ms: int) -> LaunchRecord:
         """Say what became ready, so that a restart can repeat it."""

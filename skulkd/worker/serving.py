@@ -111,6 +111,8 @@ class Serving:
         self._n_counts = 0
         """Prompts that are being counted."""
         self._streams: dict[CommandId, OpenStream] = {}
+        self._on_gone: Callable[[], None] | None = None
+        """Called when an answer has ended because the engine said nothing more."""
         self._on_drained: Callable[[], None] | None = None
         """Called when the last task has ended; None unless it drains."""
         self.throughput = Throughput()
@@ -154,6 +156,8 @@ class Serving:
             terminal = Failed(ended.body)
         except SkulkError as error:
             terminal = Failed(error.body())
+            if error.code == "engine.gone" and self._on_gone is not None:
+                self._on_gone()
         finally:
             # The slot is free before the terminal is out: a client may hold that up.
             await self._end(task, admission, frames)
@@ -221,6 +225,10 @@ class Serving:
             return False
         stream.end(error)
         return True
+
+    def when_gone(self, look: Callable[[], None]) -> None:
+        """Have it looked at whether the engine is there still, each time that it was silent."""
+        self._on_gone = look
 
     def drain(self, error: ErrorBody, on_drained: Callable[[], None]) -> None:
         """Refuse every later task with an error, and let those that are here go on.

@@ -33,6 +33,9 @@ MEMORY_TOLERANCE: Final = 0.10
 HOST_BYTES: Final = 256 << 20
 """What an engine's process takes of RAM though its model is on a GPU: its code, the driver's share,
 buffers. The weights it reads can be dropped again."""
+ANSWER_S: Final = 240.0
+"""One that serves a single request at a time may not say how it is while it reads a long prompt."""
+ANSWER_PAUSE_S: Final = 2.0
 SETTLE_S: Final = 10.0
 """How long after a runner has ended its memory may still be on its way back."""
 _MEMORY_POLL_S: Final = 0.25

@@ -28,6 +28,7 @@ from skulkd.core.lifecycle import (
     FailureReached,
     FetchArtifact,
     GroupGone,
+    Hung,
     Input,
     Loaded,
     PhaseReached,
@@ -125,6 +126,8 @@ class RunnerSupervisor:
         self._said_at_s = 0.0
         self._stop_error = _stopped()
         self._load_changed = Paced(self._put_load, LOAD_PERIOD_S)
+        self._look: asyncio.Task[None] | None = None
+        """Whether the engine is there still."""
         self._meter: asyncio.Task[None] | None = None
         """Tells how fast the engine is, while it answers."""
 
@@ -331,6 +334,8 @@ class RunnerSupervisor:
     def _on_phase(self, reached: PhaseReached) -> None:
         if reached.phase == "ready":
             self._serving = self._probed
+            if self._serving is not None:
+                self._serving.when_gone(self._look_for_life)
             self._put_load()
         elif reached.phase not in _REPORTED:
             self._end_serving(self._stop_error)
@@ -349,6 +354,20 @@ class RunnerSupervisor:
                 launch=self._launch_record() if reached.phase == "ready" else None,
             )
         )
+
+    def _look_for_life(self) -> None:
+        """See whether an engine that was silent to one request is there; one look at a time."""
+        if self._look is None or self._look.done():
+            self._look = self._services.tasks.start(
+                self._see_if_hung(), name=f"look at {self._key.instance_id}", essential=False
+            )
+
+    async def _see_if_hung(self) -> None:
+        """Busy is not dead: an engine that gets on with any request is left alone."""
+        if await self._run.is_answering() or self._serving is None:
+            return
+        if not self._serving.throughput.rate(self._services.clock.monotonic_s()):
+            self._give(Hung())
 
     def _on_failure(self, failure: FailureReached) -> None:
         key, services = self._key, self._services
@@ -439,6 +458,8 @@ class RunnerSupervisor:
         self._load_changed.cancel()
         if self._meter is not None:
             self._meter.cancel()
+        if self._look is not None:
+            self._look.cancel()
         if serving is not None:
             serving.close(error)
 

@@ -20,7 +20,7 @@ from engines.base import (
 )
 from protocol.commands import Command, CommandReply, ReportFailure, ReportPhase
 from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Usage
-from protocol.errors import RunnerError
+from protocol.errors import EngineError, RunnerError
 from protocol.ids import CommandId, NodeId
 from protocol.instances import Phase
 from protocol.placements import Plan
@@ -45,7 +45,7 @@ from skulkd.worker.launchers.base import (
 )
 from skulkd.worker.pauses import Pauses
 from skulkd.worker.reporter import Reporter
-from skulkd.worker.steps import Artifact, MemoryGate
+from skulkd.worker.steps import ANSWER_S, Artifact, MemoryGate
 from skulkd.worker.supervisor import RunnerServices, RunnerSupervisor
 from skulkd.worker.transfers import Transfers
 from tests.support.builders import (
@@ -149,6 +149,8 @@ class FakeEngine(NoVectors):
         self.script = script
         self.process: FakeProcess | None = None
         self.n_closed = 0
+        self.hangs: Literal["in a request", "wholly"] | None = None
+        """Says nothing to a request; nor, wholly, how it is."""
 
     def describe(self) -> EngineDescription:
         raise AssertionError("nobody asks")
@@ -177,10 +179,14 @@ class FakeEngine(NoVectors):
 
     async def load_status(self) -> LoadStatus:
         assert self.process is not None
+        if self.hangs == "wholly":
+            await asyncio.Event().wait()
         return LoadStatus(loaded=self.process.is_loaded)
 
     async def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         await sleep(self.script.answer_s)
+        if self.hangs is not None and (task.max_tokens or 0) > 1:
+            raise EngineError("engine.gone", "the engine sent nothing for 600 s")
         yield Started(1)
         for _ in range(self.script.words if (task.max_tokens or 0) > 1 else 0):
             await sleep(0.1)
@@ -335,6 +341,35 @@ def test_a_model_on_a_gpu_needs_some_memory_of_its_machine_too(
             assert (failure.phase, failure.error.code) == ("stage", "runner.no_memory")
         else:
             await bench.wait_ready()
+            bench.runner.stop()
+            await bench.runner.wait_ended()
+        await bench.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("hangs", ["in a request", "wholly"])
+def test_b29_busy_is_not_dead_and_an_engine_that_answers_nobody_is_ended(
+    hangs: Literal["in a request", "wholly"],
+) -> None:
+    async def story() -> None:
+        bench = Bench(Script())
+        await bench.wait_ready()
+        assert bench.runner.serving is not None
+        bench.engine.hangs = hangs
+        for number in (98, 99):
+            frames = [frame async for frame in bench.runner.serving.chat(a_chat_task(number))]
+            assert isinstance(frames[-1], Failed)
+            assert frames[-1].error.code == "engine.gone"
+        if hangs == "wholly":
+            _, failure = await bench.failure()
+            assert (failure.was_ready, failure.error.code) == (True, "engine.gone")
+            assert "answers no question either" in failure.error.message
+            assert bench.engine.process is not None
+            assert bench.engine.process.signals[0][1] == "SIGTERM"
+        else:
+            await sleep(2 * ANSWER_S)
+            assert bench.runner.observed.phase == "ready"
             bench.runner.stop()
             await bench.runner.wait_ended()
         await bench.close()
