@@ -18,8 +18,9 @@ from email.utils import formatdate
 from typing import Final, Literal, cast, final
 from urllib.parse import unquote
 
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from protocol.clock import Clock
@@ -145,6 +146,8 @@ class GuardedHttp(HttpToolsProtocol):
         """Whether the last read held a piece of the body, and not trailers alone."""
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._answered: RequestResponseCycle | None = None
+        """Whose response is under way; `cycle` is that of the request that has come last."""
         self._lost_callback: Callable[[], None] | None = None
         self._is_lost = False
 
@@ -167,8 +170,9 @@ class GuardedHttp(HttpToolsProtocol):
 
         What uvicorn's `send` does with a piece, without a coroutine and a dictionary for each.
         """
-        if self.cycle.chunked_encoding and not self.cycle.disconnected:
-            self.cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        cycle = self._answered
+        if cycle is not None and cycle.chunked_encoding and not cycle.disconnected:
+            cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     def abort(self) -> None:
         """Drop the connection without sending what is still buffered."""
@@ -176,7 +180,8 @@ class GuardedHttp(HttpToolsProtocol):
 
     def close_after_response(self) -> None:
         """Close once the present response has been sent."""
-        self.cycle.keep_alive = False
+        if self._answered is not None:
+            self._answered.keep_alive = False
 
     def upgrade(self, head: bytes, protocol: UpgradedProtocol) -> None:
         """Answer with `head`, and leave the transport to another protocol: HTTP ends here."""
@@ -307,6 +312,10 @@ class GuardedHttp(HttpToolsProtocol):
         self._disarm()
         if not self._is_refused:
             super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Go on to the next request, or wait shortly for the rest of a refused body."""

@@ -225,6 +225,28 @@ def test_keep_alive_and_pipelining_keep_their_order() -> None:
     with_api(story)
 
 
+def test_a_request_that_comes_during_a_stream_takes_nothing_from_it_and_waits() -> None:
+    gate = asyncio.Event()
+
+    async def story(api: Api) -> None:
+        api.daemon.inference.script = [Started(1), Chunk("first"), gate, *plain_answer("Hello")[1:]]
+        reader, writer = await asyncio.open_connection("127.0.0.1", api.port)
+        writer.write(request_bytes("POST", CHAT, chat_body(stream=True)))
+        received = await reader.readuntil(b"first")
+        writer.write(request_bytes("GET", "/node_id", headers="connection: close\r\n"))
+        await asyncio.sleep(0.05)
+        gate.set()
+        received += await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        stream, _, following = received.partition(b"\r\n0\r\n\r\n")
+        assert b'"content":"Hello"' in stream
+        assert stream.endswith(b"data: [DONE]\n\n")
+        assert following.startswith(b"HTTP/1.1 200 OK")
+        assert b"naaaaaaaaaaaaaaaa" in following
+
+    with_api(story)
+
+
 def test_idle_connections_are_closed() -> None:
     async def story(api: Api) -> None:
         received = await api.raw(b"GET /node_id HTTP/1.1\r\nhost: localhost\r\n\r\n", wait_s=3)
