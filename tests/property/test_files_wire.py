@@ -31,7 +31,19 @@ from protocol.files_wire import (
     pack_files,
     unpack_files,
 )
-from protocol.ids import Digest
+from protocol.ids import COMMAND_ID_PATTERN, Digest, InstanceId
+from protocol.tunnel_wire import (
+    DATA_HEADER_BYTES,
+    MAX_PIECE_BYTES,
+    TUNNEL_DATA,
+    OpenTunnel,
+    TunnelData,
+    TunnelEnded,
+    TunnelMark,
+    TunnelReset,
+    TunnelTaken,
+    pack_tunnel_data,
+)
 
 KEY = Digest("0" * 64)
 
@@ -68,6 +80,22 @@ frames = st.one_of(
     ),
     st.builds(CloseFilling, numbers),
     st.builds(FillingRefused, numbers, st.sampled_from(["serving", "probing", "too_much"])),
+    st.builds(
+        OpenTunnel,
+        numbers,
+        st.from_regex(COMMAND_ID_PATTERN, fullmatch=True).map(InstanceId),
+        numbers,
+        st.integers(0, 127),
+    ),
+    st.builds(TunnelTaken, numbers, st.booleans(), numbers),
+    st.builds(TunnelMark, numbers, st.booleans(), numbers),
+    st.builds(TunnelEnded, numbers, st.booleans(), numbers),
+    st.builds(
+        TunnelReset,
+        numbers,
+        st.booleans(),
+        st.sampled_from(["unknown", "refused", "busy", "gone", "lost"]),
+    ),
 )
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text() | st.binary(),
@@ -77,7 +105,7 @@ plain = st.recursive(
 names = st.sampled_from(
     [
         "open", "read", "close", "opened", "later", "refused", "content", "",
-        "read_filling", "close_filling", "filling_refused",
+        "read_filling", "close_filling", "filling_refused", "open_tunnel", "tunnel_reset",
     ]
 )  # fmt: skip
 
@@ -94,6 +122,21 @@ def test_content_comes_back_as_it_went(
     payload = pack_content(request_id, file_index, offset, content)
     frame = unpack_files(payload)
     assert frame == RangeContent(request_id, file_index, offset, memoryview(content))
+
+
+@given(numbers, st.booleans(), numbers, st.binary(min_size=1, max_size=300))
+def test_bytes_of_a_stream_come_back_as_they_went(
+    stream_id: int, by_opener: bool, offset: int, content: bytes
+) -> None:
+    payload = pack_tunnel_data(stream_id, by_opener=by_opener, offset=offset, content=content)
+    assert unpack_files(payload) == TunnelData(stream_id, by_opener, offset, memoryview(content))
+
+
+@pytest.mark.parametrize("n_bytes", [0, MAX_PIECE_BYTES + 1])
+def test_a_piece_of_a_stream_is_neither_empty_nor_too_long(n_bytes: int) -> None:
+    payload = pack_tunnel_data(1, by_opener=True, offset=0, content=bytes(n_bytes))
+    with pytest.raises(ProtocolError, match="none or too many"):
+        unpack_files(payload)
 
 
 def test_the_longest_content_and_the_longest_list_fit_a_payload() -> None:
@@ -118,12 +161,13 @@ def unpacked(payload: bytes) -> FilesFrame | ProtocolError:
 @example(bytes(HEADER_BYTES))
 @example(b"\1")
 @example(b"\1" + bytes(FILLING_HEADER_BYTES))
+@example(bytes([TUNNEL_DATA]) + bytes(DATA_HEADER_BYTES))
 def test_random_bytes_are_a_frame_or_a_named_error(payload: bytes) -> None:
     outcome = unpacked(payload)
     if isinstance(outcome, ProtocolError):
         assert outcome.code == "protocol.bad_frame"
     else:
-        assert 0 <= outcome.request_id < 1 << 64
+        assert 0 <= outcome[0] < 1 << 64
 
 
 @given(names, st.lists(plain, max_size=6))
