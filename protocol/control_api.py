@@ -206,6 +206,8 @@ class InstanceView(ControlModel):
     time to live. None while it answers, is pinned, or no node tells."""
     pinned: bool = False
     """It stays loaded, and no drain takes it along."""
+    made_room_for: ModelIdField | None = None
+    """While it sleeps: the model that it was unloaded for; None when its time to live was over."""
     attempt: int
     plan: Plan
     runners: tuple[RunnerView, ...] = ()

@@ -67,6 +67,7 @@ ErrorCode = Literal[
     "placement.no_space",
     "placement.unsupported_shape",
     "placement.facts_missing",
+    "placement.memory_in_use",
     "placement.plan_changed",
     "placement.card_changed",
     "placement.already_live",

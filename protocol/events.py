@@ -201,6 +201,8 @@ class InstanceFellAsleep(FrozenModel):
 
     kind: Literal["instance_fell_asleep"] = "instance_fell_asleep"
     instance_id: InstanceIdField
+    room_for: ModelIdField | None = None
+    """The model that its memory is needed for; None when its time to live was over."""
 
 
 class InstancePinned(FrozenModel):

@@ -147,6 +147,8 @@ class Instance(FrozenModel):
     long without one. None: it is loaded for as long as it is placed."""
     pinned: bool = False
     """It stays loaded, and no drain of a node takes it along."""
+    made_room_for: ModelIdField | None = None
+    """While it sleeps: the model that it was unloaded for; None when its time to live was over."""
     attempt: int = 1
     breaker_cleared_ms: int = 0
     """Failures up to here do not count any more; an operator's word."""

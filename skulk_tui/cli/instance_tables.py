@@ -141,6 +141,8 @@ def phase_text(instance: InstanceRecord) -> str:
     sleeps = ""
     if instance.sleeps_in_s is not None:
         sleeps = f"sleeps in {format_duration(instance.sleeps_in_s)}"
+    if instance.made_room_for is not None:
+        sleeps = f"made room for {instance.made_room_for}"
     notes = [
         _move_text(instance),
         _repair_text(instance),

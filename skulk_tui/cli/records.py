@@ -151,6 +151,8 @@ class InstanceRecord:
     """Of one on demand: how long it stays loaded after a request."""
     sleeps_in_s: int | None
     """While it is loaded and idle: what is left of that."""
+    made_room_for: str | None
+    """While it sleeps: the model that it was unloaded for."""
     pinned: bool
     """It stays loaded, and no drain takes it along."""
     pids: tuple[int, ...]

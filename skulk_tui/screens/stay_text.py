@@ -8,6 +8,8 @@ def stay_text(item: InstanceView) -> str:
     """Say that it is pinned, or when it is unloaded; nothing of one that is simply placed."""
     if item.pinned:
         return "pinned"
+    if item.made_room_for is not None:
+        return f"made room for {item.made_room_for}"
     if item.ttl_ms is None or item.phase == "asleep":
         return ""
     if item.sleeps_in_s is not None:

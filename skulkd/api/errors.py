@@ -66,6 +66,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "placement.no_space": 400,
     "placement.unsupported_shape": 400,
     "placement.facts_missing": 503,
+    "placement.memory_in_use": 503,
     "placement.plan_changed": 409,
     "placement.card_changed": 409,
     "placement.already_live": 409,

@@ -52,6 +52,7 @@ def instance_view(
         ttl_ms=instance.ttl_ms,
         sleeps_in_s=sleeps_in_s(instance, readings, now=now),
         pinned=instance.pinned,
+        made_room_for=instance.made_room_for,
         attempt=instance.attempt,
         plan=instance.plan,
         runners=tuple(

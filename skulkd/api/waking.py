@@ -38,7 +38,7 @@ _BUSY_RETRY_S: Final = 5
 _MAX_DIGITS: Final = 4
 _LATER: Final[frozenset[ErrorCode]] = frozenset({
     "cluster.no_master", "cluster.no_quorum", "cluster.not_durable", "cluster.peer_timeout",
-    "cluster.peer_unreachable", "placement.facts_missing",
+    "cluster.peer_unreachable", "placement.facts_missing", "placement.memory_in_use",
 })  # fmt: skip
 """A wish refused with one of these may be granted in a moment."""
 
@@ -135,6 +135,7 @@ class Waking:
     ) -> tuple[Instance, ...]:
         before = {item.instance_id: item.failure for item in candidates}
         seen_s = self._deps.clock.monotonic_s()
+        in_the_way: SkulkError | None = None
         while True:
             news.clear()
             state, sight = self._deps.state.state, self._look()
@@ -152,9 +153,10 @@ class Waking:
             elif seen == known or left_s <= 0.0 or sight.now_s - seen_s > LOST_S:
                 raise why_not(state, candidates[0].model_id, sight)
             if left_s <= 0.0:
-                raise loading(state, (coming or asleep)[0], sight)
+                raise in_the_way or loading(state, (coming or asleep)[0], sight)
+            in_the_way = None
             if asleep and not coming:
-                await self._wake_one(asleep, before, left_s)
+                in_the_way = await self._wake_one(asleep, before, left_s)
             await _wait(news, min(_LOOK_S, left_s))
 
     async def _wake_one(
@@ -162,8 +164,11 @@ class Waking:
         asleep: list[Instance],
         before: dict[InstanceId, InstanceFailure | None],
         left_s: float,
-    ) -> None:
+    ) -> SkulkError | None:
         """Have the first one woken that may be.
+
+        Returns:
+            What holds its memory, while that answers somebody.
 
         Raises:
             SkulkError: Why none is.
@@ -179,10 +184,12 @@ class Waking:
             await asyncio.wait({wish}, timeout=left_s)
             answer = wish.result() if wish.done() else None
             if answer is None or answer.code in _LATER:
-                return
+                is_held = answer is not None and answer.code == "placement.memory_in_use"
+                return answer if is_held else None
             refusal = answer
         if refusal is not None:
             raise refusal
+        return None
 
     @contextmanager
     def _news(self) -> Generator[asyncio.Event]:

@@ -190,7 +190,8 @@ def _instance_changes(
         case InstanceWoken():
             return _woken(state, event)
         case InstanceFellAsleep():
-            return _changed_instance(state, event.instance_id, {"desired": "asleep"})
+            asleep: Changes = {"desired": "asleep", "made_room_for": event.room_for}
+            return _changed_instance(state, event.instance_id, asleep)
         case InstancePinned() | InstanceUnpinned():
             is_pinned = event.kind == "instance_pinned"
             return _changed_instance(state, event.instance_id, {"pinned": is_pinned})
@@ -385,7 +386,7 @@ def _woken(state: ClusterState, event: InstanceWoken) -> Changes:
     instance = state.instances.get(event.instance_id)
     if instance is None:
         return {}
-    update: Changes = {"desired": "running"}
+    update: Changes = {"desired": "running", "made_room_for": None}
     if event.attempt != instance.attempt:
         update |= {"attempt": event.attempt, "runners": ()}
     return _with_instance(state, instance.model_copy(update=update))

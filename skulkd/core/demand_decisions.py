@@ -6,6 +6,7 @@ clock of its own, so that no election begins the count anew or cuts it short; on
 is over the node asks for sleep.
 
     asleep, no runner left      woken: a new attempt, if the memory is there now
+    asleep, no room             others that are idle fall asleep; woken once their memory is back
     asleep, runner there still  woken: the same attempt; its node goes on with it, or renews it
     awake, nothing to do        falls asleep, unless it is pinned
 
@@ -26,12 +27,14 @@ from protocol.events import (
 )
 from protocol.ids import NodeId
 from protocol.instances import Instance
-from protocol.placements import PlacementRequest
+from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.readings import Readings
 from protocol.state import ClusterState
 from skulkd.core.instance_decisions import known_instance, liveness_of
+from skulkd.core.making_room import holders_text, memory_in_use, room_for
 from skulkd.core.move_decisions import nodes_of
 from skulkd.core.placement.explain import FACTS_RETRY_S, outcome_error
+from skulkd.core.placement.memory_fit import lack_in_all_bytes
 from skulkd.core.placement.planner import replan
 
 SETTLE_MS: Final = 10_000
@@ -49,6 +52,9 @@ def wake(
 ) -> tuple[Event, ...]:
     """Have an instance loaded, where the memory for it is there now.
 
+    Where it is not, idle on-demand instances are put to sleep that hold it (`core.making_room`):
+    then this one sleeps on until it is asked for again, with their memory measured to be back.
+
     Args:
         state: The newest.
         readings: The master's own.
@@ -60,7 +66,8 @@ def wake(
     Raises:
         PlacementError: `placement.not_live` for one that is not known or is being stopped;
             `placement.failed` for one that failed for good; `placement.facts_missing` while memory
-            is still coming back; why it does not fit now, with the numbers.
+            is still coming back; `placement.memory_in_use` while what would have to go for it
+            answers somebody; why it does not fit now, with the numbers.
     """
     instance = known_instance(state, command.instance_id)
     match liveness_of(instance):
@@ -83,7 +90,13 @@ def wake(
         return ()
     is_new = any(runner.phase in {"stopped", "failed"} for runner in instance.runners)
     if is_new or not instance.runners:
-        _check_room(state, readings, instance, now_ms=now_ms, now_s=now_s, unheard=unheard)
+        unloaded = _make_room(
+            state, readings, instance, now_ms=now_ms, now_s=now_s, unheard=unheard
+        )
+        if unloaded:
+            return unloaded
+    else:
+        _check_kept(state, instance)
     attempt = instance.attempt + 1 if is_new else instance.attempt
     return (InstanceWoken(instance_id=instance.instance_id, attempt=attempt),)
 
@@ -133,7 +146,22 @@ def _pinnable(state: ClusterState, command: PinInstance | UnpinInstance) -> Inst
     return instance
 
 
-def _check_room(
+def _check_kept(state: ClusterState, instance: Instance) -> None:
+    """Refuse to go on with what is still loaded where its memory was given to others meanwhile.
+
+    Whom it answers now it answers to the end; then it goes, and is woken when there is room.
+    """
+    if any(lack_in_all_bytes(state, shard) for shard in instance.plan.shards):
+        raise PlacementError(
+            "placement.facts_missing",
+            f"{instance.model_id} is being unloaded for another model: "
+            f"{holders_text(state, instance)}",
+            remediation="Try again in a moment.",
+            retry_after_s=FACTS_RETRY_S,
+        )
+
+
+def _make_room(
     state: ClusterState,
     readings: Readings,
     instance: Instance,
@@ -141,15 +169,19 @@ def _check_room(
     now_ms: int,
     now_s: float | None,
     unheard: frozenset[NodeId],
-) -> None:
-    """Ask the planner whether the very plan of an instance fits now."""
+) -> tuple[Event, ...]:
+    """Ask the planner whether the very plan of an instance fits now; if not, unload for it."""
     made = instance.plan
     request = PlacementRequest(
         model_id=made.model_id, context_tokens=made.context_tokens, slots=made.slots
     )
-    again = replan(made, request, instance.card, state, readings, now_s=now_s, unheard=unheard)
+
+    def planned(on: ClusterState) -> PlacementOutcome:
+        return replan(made, request, instance.card, on, readings, now_s=now_s, unheard=unheard)
+
+    again = planned(state)
     if again.plans:
-        return
+        return ()
     nodes = set(nodes_of(instance))
     kept = tuple(refusal for refusal in again.refusals if refusal.node_id in {None, *nodes})
     error = outcome_error(again.model_copy(update={"refusals": kept}), made.model_id)
@@ -160,7 +192,25 @@ def _check_room(
             remediation="Try again in a moment.",
             retry_after_s=FACTS_RETRY_S,
         )
-    raise error
+    if error.code != "placement.no_fit":
+        raise error
+    room = room_for(state, readings, instance, planned, now_s=now_s)
+    if room.unloaded:
+        return tuple(
+            InstanceFellAsleep(instance_id=unloaded, room_for=instance.model_id)
+            for unloaded in room.unloaded
+        )
+    if room.is_in_use:
+        raise memory_in_use(state, instance)
+    held = holders_text(state, instance)
+    if not held:
+        raise error
+    raise PlacementError(
+        error.code,
+        f"{error.message}; {held}",
+        remediation=f"{error.remediation} Or have one of those that hold it unloaded.",
+        details=error.details,
+    )
 
 
 def _frees_memory(state: ClusterState, nodes: set[NodeId], now_ms: int) -> bool:

@@ -10,16 +10,18 @@ from typing import Any, Final, final
 import pytest
 
 from protocol.commands import SleepInstance
-from protocol.events import SequencedEvent
+from protocol.events import InstanceFellAsleep, SequencedEvent
 from protocol.ids import InstanceId, NodeId
 from protocol.state import ClusterState
 from skulkd.runtime.virtual_time import run_virtual
+from tests.support.builders import GIB
 from tests.support.simulated_cluster_history import ClusterHistory
 from tests.support.simulated_cluster_story import MASTER, ClusterStory
 from tests.support.simulated_node import SimulatedNode
 from tests.support.simulated_story import MODELS, Chat, Crash
 
-MODEL: Final = MODELS[0]
+MODEL: Final = MODELS[1]
+LARGE: Final = MODELS[3]
 TTL_S: Final = 20
 LATE_S: Final = 4.0
 """The worker looks once a second; a master decides, and the log brings it, soon after."""
@@ -35,6 +37,7 @@ class Demand:
         self.history = ClusterHistory(seed, story)
         self.n_woken = 0
         self.n_tired = 0
+        self.made_room_for: list[str] = []
         self._clients: list[asyncio.Task[str]] = []
 
     async def begin(self) -> None:
@@ -82,10 +85,25 @@ class Demand:
         living = self.history.boxes[self.here].world.machine.living()
         return sum(process.exit_status is None for process in living)
 
-    def ask(self, via: int, n_tokens: int = 30, *, stream: bool = True) -> "asyncio.Task[str]":
+    async def place_beside(self) -> InstanceId:
+        """Place another model on demand there, and take so much memory that one of them fits."""
+        self.history.boxes[self.here].world.machine.crowd(GIB)
+        body = {
+            "model_id": LARGE,
+            "nodes": [self.node_id(self.here)],
+            "context_tokens": 1024,
+            "on_demand": True,
+            "ttl_s": TTL_S,
+        }
+        placed = await self.history._ask(self.there, "POST", "/place_instance", body)
+        return InstanceId(placed["instance_id"])
+
+    def ask(
+        self, via: int, n_tokens: int = 30, *, stream: bool = True, model: str = MODEL
+    ) -> "asyncio.Task[str]":
         """Let a client ask."""
         chat = Chat(
-            model=MODEL, n_tokens=n_tokens, stream=stream, manner="read", changes_after_s=0.0
+            model=model, n_tokens=n_tokens, stream=stream, manner="read", changes_after_s=0.0
         )
         asked = asyncio.create_task(self.history._chat(via, chat))
         self._clients.append(asked)
@@ -118,6 +136,8 @@ class Demand:
     def _on_event(self, sequenced: SequencedEvent, _state: ClusterState) -> None:
         self.n_woken += sequenced.event.kind == "instance_woken"
         self.n_tired += sequenced.event.kind == "instance_fell_asleep"
+        if isinstance(sequenced.event, InstanceFellAsleep) and sequenced.event.room_for:
+            self.made_room_for.append(sequenced.event.room_for)
 
 
 def run(story: Callable[[Demand], Coroutine[Any, Any, None]], seed: int) -> None:
@@ -280,3 +300,51 @@ def test_what_is_placed_on_demand_and_pinned_survives_all_machines() -> None:
         assert await demand.outcomes() == {"finished": 1}
 
     run(story, 10)
+
+
+def test_an_idle_model_makes_room_for_one_that_is_asked_for_and_the_other_way_round() -> None:
+    async def story(demand: Demand) -> None:
+        await demand.place_beside()
+        for number in range(3):
+            demand.ask(demand.there)
+            assert await demand.outcomes() == {"finished": 1}
+            await asyncio.sleep(3.0)
+            demand.ask(demand.master, model=LARGE, stream=number > 0)
+            assert await demand.outcomes() == {"finished": 1}
+            await asyncio.sleep(3.0)
+        assert demand.made_room_for == [LARGE, MODEL, LARGE, MODEL, LARGE]
+        assert demand.n_engines() == 1
+
+    run(story, 12)
+
+
+def test_who_needs_room_waits_for_the_last_answer_of_what_holds_it() -> None:
+    async def story(demand: Demand) -> None:
+        await demand.place_beside()
+        long = demand.ask(demand.there, n_tokens=600)
+        await demand.until(lambda: demand.phase() == "ready", "answering")
+        for via in (demand.here, demand.there, demand.master):
+            demand.ask(via, model=LARGE)
+        await asyncio.sleep(10.0)
+        assert (long.done(), demand.made_room_for) == (False, [])
+        assert await demand.outcomes() == {"finished": 4}
+        assert demand.made_room_for == [LARGE]
+
+    run(story, 13)
+
+
+@pytest.mark.parametrize("dies_after_s", [0.0, 0.2, 0.6, 1.5])
+def test_room_is_made_although_the_master_dies_meanwhile(dies_after_s: float) -> None:
+    async def story(demand: Demand) -> None:
+        await demand.place_beside()
+        demand.ask(demand.there)
+        assert await demand.outcomes() == {"finished": 1}
+        await asyncio.sleep(3.0)
+        demand.ask(demand.there, model=LARGE)
+        await asyncio.sleep(dies_after_s)
+        dying = asyncio.create_task(demand.history.boxes[demand.master].crash(POWER))
+        assert await demand.outcomes() == {"finished": 1}
+        await dying
+        await demand.until(demand.history._is_whole, "whole")
+
+    run(story, 14)
