@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import ConfigDict, Field, StringConstraints
 
 from protocol.base import FrozenModel
-from protocol.cards import BackendTag, EngineName, ModelCard
+from protocol.cards import BackendTag, Compute, EngineName, ModelCard
 from protocol.errors import DetailValue, ErrorBody, ErrorCode
 from protocol.ids import (
     ClusterIdField,
@@ -279,6 +279,25 @@ class AcceleratorView(ControlModel):
     watts: float | None = None
     celsius: float | None = None
     mhz: float | None = None
+    compute: Compute | None = None
+    """What it computes with, beside Vulkan."""
+    unified: bool = False
+    """Whether its memory is the host's."""
+    seen_by: str = ""
+    """Which probe tells of it."""
+
+
+class EngineBuildView(ControlModel):
+    """One build of an engine that was found on a node, whether it runs there or not."""
+
+    engine: EngineName
+    version: str
+    path: str
+    computes: tuple[Compute, ...] = ()
+    usable: bool
+    reason: str = ""
+    """Why it is not usable."""
+    seen_by: str = ""
 
 
 class NodeResourcesView(ControlModel):
@@ -288,6 +307,15 @@ class NodeResourcesView(ControlModel):
     role: Role
     backends: tuple[BackendTag, ...] = ()
     capability_conflicts: tuple[CapabilityConflict, ...] = ()
+    engines: tuple[EngineBuildView, ...] = ()
+    n_cpus: int | None = None
+    """Threads that all engines there share: cores under quota and affinity."""
+    cpu_quota: float | None = None
+    """Processors' worth of time that its cgroup grants; None where there is no limit."""
+    n_cores: int | None = None
+    """Physical cores that it may run on."""
+    memory_seen_by: str = ""
+    """What says how much memory there is."""
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
     accelerators: tuple[AcceleratorView, ...] = ()

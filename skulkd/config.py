@@ -94,6 +94,8 @@ class Settings(FrozenModel):
     """Overrides the backends that the probes derive."""
     llama_server_bin: Path | None = None
     """A llama-server binary to use before any other; an invalid one is reported, not skipped."""
+    engine_threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Threads of each engine; by default they share the cores, under quota and affinity."""
     log_level: Annotated[str, StringConstraints(pattern=r"^(debug|info|warning|error)$")] = "info"
 
     @property

@@ -271,6 +271,7 @@ class NodeParts:
                 role=self.face.role,
                 backends=settings.backends,
                 llama_server_bin=settings.llama_server_bin,
+                engine_threads=settings.engine_threads,
                 no_downloads=_no_downloads(settings),
                 max_output_tokens=settings.max_output_tokens,
             ),

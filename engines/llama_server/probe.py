@@ -42,6 +42,14 @@ _COMPUTES: Final[dict[str, Compute]] = {
     "MTL": "metal",
 }
 _MAX_WORDS: Final = 300
+_TRAPS: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE"})
+_MAX_SEARCHED: Final = 8192
+_MISSING_LIBRARY: Final = re.compile(
+    r"error while loading shared libraries: ([^\s:]+):"
+    r"|version `([^']+)' not found"
+    r"|Library not loaded: (\S+)"
+)
+"""What the loaders of glibc and of macOS say."""
 
 
 class CompletedRun(Protocol):
@@ -133,7 +141,7 @@ async def find_builds(
         error = "" if build.usable else f"{OVERRIDE_VARIABLE}={override}: {build.reason}"
         return FoundBuilds(builds=(build, *hosted), override_error=error, override_path=override)
     paths = _candidate_paths(find_program, homebrew_directories, packages.vulkan_binary)
-    binaries = [await _binary(path, run) for path in paths]
+    binaries = [await _binary(path, run, seen_by) for path, seen_by in paths.items()]
     return FoundBuilds(builds=(*hosted, *binaries))
 
 
@@ -150,6 +158,15 @@ def reason_unusable(completed: CompletedRun) -> str:
         return f"engine.binary_invalid: no answer within {PROBE_TIMEOUT_S:g} s"
     if completed.signal == "SIGILL":
         return "engine.cpu_unsupported: built for instructions that this CPU does not have (SIGILL)"
+    if completed.signal in _TRAPS:
+        return (
+            f"engine.cpu_unsupported: crashed on its first instructions ({completed.signal}); so "
+            "does one built for what this CPU names and the system does not grant, such as AMX"
+        )
+    library = _MISSING_LIBRARY.search(_text(completed)[:_MAX_SEARCHED])
+    if completed.exit_code != 0 and library is not None:
+        name = library[1] or library[2] or library[3]
+        return f"engine.binary_invalid: the library {name} is missing"
     if completed.signal is not None:
         return f"engine.binary_invalid: died of {completed.signal}"
     if completed.exit_code != 0:
@@ -168,13 +185,18 @@ def computes_of(output: str) -> tuple[Compute, ...]:
 
 def _candidate_paths(
     find_program: FindProgram, directories: tuple[str, ...], packaged: str | None
-) -> tuple[str, ...]:
+) -> dict[str, str]:
+    """Give how each program was found, by its path, best first."""
     candidates = (
-        find_program("llama-server"),
-        *(f"{directory}/llama-server" for directory in directories),
-        packaged,
+        (find_program("llama-server"), "PATH"),
+        *((f"{directory}/llama-server", "Homebrew") for directory in directories),
+        (packaged, f"package {VULKAN_PACKAGE}"),
     )
-    return tuple(dict.fromkeys(path for path in candidates if path and Path(path).is_file()))
+    found: dict[str, str] = {}
+    for path, seen_by in candidates:
+        if path and Path(path).is_file():
+            found.setdefault(path, seen_by)
+    return found
 
 
 def _path_error(path: str) -> str:
@@ -185,10 +207,15 @@ def _path_error(path: str) -> str:
 
 async def _override(path: str, run: Run) -> EngineFacts:
     error = _path_error(path)
-    return _unusable(path, error) if error else await _binary(path, run)
+    return _unusable(path, error) if error else await _binary(path, run, OVERRIDE_VARIABLE)
 
 
-async def _binary(path: str, run: Run) -> EngineFacts:
+async def _binary(path: str, run: Run, seen_by: str) -> EngineFacts:
+    facts = await _described(path, run)
+    return facts.model_copy(update={"seen_by": seen_by})
+
+
+async def _described(path: str, run: Run) -> EngineFacts:
     try:
         told = await run((path, "--version"), PROBE_TIMEOUT_S)
         listed = await run((path, "--list-devices"), PROBE_TIMEOUT_S)
@@ -219,6 +246,7 @@ async def _hosted(version: str, run: Run) -> EngineFacts:
         provider="hosted",
         path=sys.executable,
         version=f"{HOSTED_PACKAGE} {version}",
+        seen_by=f"package {HOSTED_PACKAGE}",
         usable=True,
         overhead_bytes=OVERHEAD_BYTES,
         default_slots=DEFAULT_SLOTS,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from protocol.cluster_api import NodeView
-from protocol.control_api import AcceleratorView
+from protocol.control_api import AcceleratorView, EngineBuildView, NodeResourcesView
 from skulk_tui.formatting import (
     UNKNOWN,
     format_bytes,
@@ -46,14 +46,14 @@ def facts_lines(node: NodeView, glyphs: GlyphSet) -> Sequence[Line]:
         rows.append(("readings", toned("none has come from this node yet", "dim")))
     else:
         rows += [
-            ("engines", line(span("  ".join(resources.backends) or "none that can be used"))),
+            ("backends", line(span("  ".join(resources.backends) or "none that can be used"))),
+            *_engines(resources.engines),
             ("memory", _memory(resources.memory_total_bytes, resources.memory_available_bytes,
                                glyphs)),
             *_accelerators(resources.accelerators),
             ("disk", line(f"{format_bytes(resources.disk_free_bytes)} free of "
                           f"{format_bytes(resources.disk_total_bytes)}")),
-            ("processors", line(UNKNOWN if resources.cpu_ratio is None
-                                else f"{100 * resources.cpu_ratio:.0f}% busy")),
+            ("processors", line(_processors(resources))),
             ("event loop", line(f"{format_duration(resources.loop_lag_s)} behind")),
             ("journal", toned("durable", "good") if resources.journal_durable
              else toned(f"not durable, {resources.journal_unwritten} events unwritten", "bad")),
@@ -81,6 +81,34 @@ def _memory(total: int | None, free: int | None, glyphs: GlyphSet) -> Line:
                 f"{format_bytes(free)} free of {format_bytes(total)}")  # fmt: skip
 
 
+def _engines(builds: Sequence[EngineBuildView]) -> Sequence[tuple[str, Line]]:
+    """Give each build that was found, and how; the scripted one is part of skulk."""
+    told = [_engine(build) for build in builds if build.engine != "scripted"]
+    names = ("engines", *("" for _ in told))
+    return tuple(zip(names, told, strict=False))
+
+
+def _engine(build: EngineBuildView) -> Line:
+    name = " ".join(part for part in (build.engine, build.version) if part)
+    seen = f"  seen by {build.seen_by}" if build.seen_by else ""
+    if not build.usable:
+        return line(span(f"{name}  not usable: {build.reason}", "warn"), span(seen, "dim"))
+    return line(span(f"{name}  {' '.join(build.computes)}"), span(seen, "dim"))
+
+
+def _processors(resources: NodeResourcesView) -> str:
+    """Say how busy they are, and how many threads engines have and why."""
+    busy = resources.cpu_ratio
+    told = [UNKNOWN if busy is None else f"{100 * busy:.0f}% busy"]
+    if resources.n_cpus is not None:
+        told.append(f"{resources.n_cpus} for engines")
+    if resources.n_cores is not None:
+        told.append(f"{resources.n_cores} cores")
+    if resources.cpu_quota is not None:
+        told.append(f"quota {resources.cpu_quota:g}")
+    return "  ".join(told)
+
+
 def _accelerators(devices: Sequence[AcceleratorView]) -> Sequence[tuple[str, Line]]:
     names = ("accelerators", *("" for _ in devices))
     told = [line(span(_accelerator(device))) for device in devices] or [line("none")]
@@ -97,6 +125,8 @@ def _accelerator(device: AcceleratorView) -> str:
         *(f"{watts:.0f}W" for watts in (device.watts,) if watts is not None),
         *(f"{celsius:.0f}C" for celsius in (device.celsius,) if celsius is not None),
         *(f"{mhz:.0f}MHz" for mhz in (device.mhz,) if mhz is not None),
+        *(("on the host's memory",) if device.unified else ()),
+        *((f"seen by {device.seen_by}",) if device.seen_by else ()),
     ]
     return "  ".join(told)
 

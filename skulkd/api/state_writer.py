@@ -13,14 +13,20 @@ from typing import Final, NamedTuple, final
 
 from pydantic import TypeAdapter
 
-from protocol.control_api import AcceleratorView, InstanceView, NodeResourcesView, StateDocument
+from protocol.control_api import AcceleratorView, InstanceView, StateDocument
 from protocol.ids import InstanceId, NodeId
 from protocol.nodes import Member, NodeHealth
 from protocol.readings import NodeReading, Readings
 from protocol.state import ClusterState
 from skulkd.api.cluster_look import ClusterLook
 from skulkd.api.dependencies import NodeFace
-from skulkd.api.views import accelerator_views, instance_view, node_health_view, transfer_views
+from skulkd.api.views import (
+    accelerator_views,
+    instance_view,
+    known_resources,
+    node_health_view,
+    transfer_views,
+)
 
 _ACCELERATORS: Final = TypeAdapter(tuple[AcceleratorView, ...])
 _INSTANCES: Final = TypeAdapter(dict[InstanceId, InstanceView])
@@ -131,15 +137,7 @@ class StateWriter:
 
 
 def _write_member(member: Member) -> _Written:
-    facts = member.facts
-    known = NodeResourcesView(
-        name=member.name,
-        role=member.role,
-        backends=member.capabilities.backends,
-        capability_conflicts=member.capabilities.conflicts,
-        memory_total_bytes=facts.memory_bytes if facts else None,
-        disk_total_bytes=facts.disk_total_bytes if facts else None,
-    )
+    known = known_resources(member)
     resources = known.model_dump_json(by_alias=True, exclude=set(_OF_READING))
     return _Written(member, member.model_dump_json(by_alias=True).encode(), resources[:-1])
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 from protocol.cluster_api import ClusterDocument
 from protocol.control_api import (
     AcceleratorView,
+    EngineBuildView,
     EventView,
     HealthDocument,
     HealthLevel,
@@ -23,7 +24,7 @@ from protocol.control_api import (
 from protocol.events import ApiKeyChanged, ApiKeyCreated, SequencedEvent
 from protocol.ids import ModelId, NodeId
 from protocol.instances import LOADING_PHASES, Instance
-from protocol.nodes import Level, NodeFacts, NodeHealth
+from protocol.nodes import EngineFacts, Level, Member, NodeFacts, NodeHealth
 from protocol.readings import AcceleratorReading, InstanceReading, Readings, TransferReading
 from protocol.state import ClusterState
 from skulkd.api.cluster_views import liveness_of, topology
@@ -231,15 +232,7 @@ def _resources(
 ) -> NodeResourcesView:
     member = state.members[node_id]
     facts = member.facts
-    known = NodeResourcesView(
-        name=member.name,
-        role=member.role,
-        backends=member.capabilities.backends,
-        capability_conflicts=member.capabilities.conflicts,
-        memory_total_bytes=facts.memory_bytes if facts else None,
-        disk_total_bytes=facts.disk_total_bytes if facts else None,
-        accelerators=accelerator_views(facts, ()),
-    )
+    known = known_resources(member)
     reading = readings.nodes.get(node_id)
     if reading is None:
         return known
@@ -254,6 +247,43 @@ def _resources(
             "journal_unwritten": reading.journal_unwritten,
             "reading_age_s": round(max(0.0, now - reading.at_s), 3),
         }
+    )
+
+
+def known_resources(member: Member) -> NodeResourcesView:
+    """Show what a node's probes have found; what moves is unknown."""
+    known = NodeResourcesView(
+        name=member.name,
+        role=member.role,
+        backends=member.capabilities.backends,
+        capability_conflicts=member.capabilities.conflicts,
+    )
+    facts = member.facts
+    if facts is None:
+        return known
+    return known.model_copy(
+        update={
+            "engines": tuple(_engine_build(build) for build in facts.engines),
+            "n_cpus": facts.n_cpus,
+            "n_cores": facts.n_cores,
+            "cpu_quota": facts.cpu_quota,
+            "memory_total_bytes": facts.memory_bytes,
+            "memory_seen_by": facts.memory_seen_by,
+            "disk_total_bytes": facts.disk_total_bytes,
+            "accelerators": accelerator_views(facts, ()),
+        }
+    )
+
+
+def _engine_build(build: EngineFacts) -> EngineBuildView:
+    return EngineBuildView(
+        engine=build.engine,
+        version=build.version,
+        path=build.path,
+        computes=build.computes,
+        usable=build.usable,
+        reason=build.reason,
+        seen_by=build.seen_by,
     )
 
 
@@ -273,6 +303,9 @@ def accelerator_views(
             watts=now.watts,
             celsius=now.celsius,
             mhz=now.mhz,
+            compute=device.compute,
+            unified=device.unified,
+            seen_by=device.seen_by,
         )
         for device, now in zip(devices, nows, strict=False)
     )

@@ -190,7 +190,9 @@ def _build_conflict(build: EngineFacts, *, has_other: bool) -> CapabilityConflic
         observed=build.reason,
         declared=where,
         message=f"{build.engine} at {where} is not usable: {build.reason}",
-        remediation="Repair or remove it; `skulk doctor` repeats the check.",
+        remediation="Install what is missing, or remove the build; `skulk doctor` shows it again."
+        if build.reason.endswith("is missing")
+        else "Repair or remove it; `skulk doctor` shows it again.",
     )
 
 

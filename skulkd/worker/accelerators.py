@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, final
 
+import psutil
+
 from protocol.errors import RunnerError
 from protocol.nodes import Accelerator
 from protocol.readings import AcceleratorReading
 from skulkd.runtime.tasks import run_blocking
-from skulkd.worker.apple_gpu import IOREG, apple_devices, parse_ioreg
+from skulkd.worker.apple_gpu import IOREG, SYSCTL, apple_devices, is_apple_silicon, parse_ioreg
 from skulkd.worker.drm import drm_devices
 from skulkd.worker.nvidia import SMI_QUERY, NvidiaDevice, NvmlDevices, parse_nvidia_smi
 from skulkd.worker.run import CompletedRun
@@ -58,7 +60,7 @@ class AcceleratorProbe:
     async def find(self) -> tuple[Accelerator, ...]:
         """List the accelerators, NVIDIA's first, in the order their own tools number them."""
         if sys.platform == "darwin":
-            return apple_devices()
+            return await self._apple_devices()
         nvidia, seen_by = await self._nvidia_devices()
         if nvidia is None:
             found = [_unmeasured_nvidia(name) for name in self._nvidia_names()]
@@ -96,6 +98,11 @@ class AcceleratorProbe:
         tool = shutil.which(_NVIDIA_SMI)
         text = None if tool is None else await self._output((tool, *SMI_QUERY))
         return (None if text is None else parse_nvidia_smi(text)), _NVIDIA_SMI
+
+    async def _apple_devices(self) -> tuple[Accelerator, ...]:
+        if not is_apple_silicon():
+            return ()
+        return apple_devices(await self._output(SYSCTL) or "", psutil.virtual_memory().total)
 
     async def _apple_reading(self) -> AcceleratorReading:
         return parse_ioreg(await self._output(IOREG) or "")

@@ -30,6 +30,8 @@ class MemoryNow:
     available_bytes: int
     swap_free_bytes: int = 0
     """What more could be taken at the cost of swapping; 0 where there is no swap, or a limit."""
+    seen_by: str = ""
+    """What says how much there is in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,10 @@ class Processor:
 
     model: str
     features: tuple[str, ...]
+    n_cores: int | None = None
+    """Physical cores that this process may run on, whatever its quota."""
+    quota: float | None = None
+    """Processors' worth of time that its cgroups grant; None where there is no limit."""
 
 
 class MachineView(Protocol):
@@ -88,17 +94,21 @@ class Machine:
                 total_bytes=seen.total,
                 available_bytes=seen.available,
                 swap_free_bytes=psutil.swap_memory().free,
+                seen_by="the system",
             )
         total_bytes, available_bytes, swap_free_bytes = self._meminfo()
-        for limit_bytes, used_bytes in self._memory_limits():
-            if limit_bytes < total_bytes:
+        seen_by = "/proc/meminfo"
+        for limit in self._memory_limits():
+            if limit.limit_bytes < total_bytes:
                 swap_free_bytes = 0  # the group may not be allowed any
-            total_bytes = min(total_bytes, limit_bytes)
-            available_bytes = min(available_bytes, max(0, limit_bytes - used_bytes))
+                total_bytes, seen_by = limit.limit_bytes, f"limit of cgroup {limit.name}"
+            left_bytes = max(0, limit.limit_bytes - limit.used_bytes)
+            available_bytes = min(available_bytes, left_bytes)
         return MemoryNow(
             total_bytes=total_bytes,
             available_bytes=available_bytes,
             swap_free_bytes=swap_free_bytes,
+            seen_by=seen_by,
         )
 
     def cpu_ratio(self) -> float:
@@ -113,19 +123,23 @@ class Machine:
         """
         if not self._is_linux:
             return psutil.cpu_count(logical=False) or os.cpu_count() or 1
-        allowed = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
-        cores = {self._core_of(cpu) for cpu in allowed}
         quotas = [int(quota) for quota in self._cpu_quotas()]
-        return max(1, min([len(cores), *quotas]))
+        return max(1, min([self._n_cores(), *quotas]))
 
     def processor(self) -> Processor:
         """Name the processor and its instruction set extensions."""
         if not self._is_linux:
-            return Processor(model=platform.processor(), features=())
+            n_cores = psutil.cpu_count(logical=False)
+            return Processor(model=platform.processor(), features=(), n_cores=n_cores)
         fields = _fields(_read(self._proc / "cpuinfo") or "")
         model = fields.get("model name") or fields.get("Model") or fields.get("CPU part", "")
         features = (fields.get("flags") or fields.get("Features") or "").split()
-        return Processor(model=model, features=tuple(sorted(features)))
+        return Processor(
+            model=model,
+            features=tuple(sorted(features)),
+            n_cores=max(1, self._n_cores()),
+            quota=min(self._cpu_quotas(), default=None),
+        )
 
     def oom_kills(self) -> int | None:
         """Count the processes that the kernel has killed for want of memory since it started."""
@@ -144,13 +158,18 @@ class Machine:
         total_kib, available_kib = int(found["MemTotal"]), int(found["MemAvailable"])
         return total_kib * 1024, available_kib * 1024, int(found.get("SwapFree", 0)) * 1024
 
+    def _n_cores(self) -> int:
+        """Count the physical cores in this process's mask."""
+        allowed = os.sched_getaffinity(0) if sys.platform == "linux" else set[int]()
+        return len({self._core_of(cpu) for cpu in allowed})
+
     def _core_of(self, cpu: int) -> tuple[str, str]:
         topology = self._sys / f"devices/system/cpu/cpu{cpu}/topology"
         package = _read(topology / "physical_package_id")
         core = _read(topology / "core_id")
         return (package or "", core if core is not None else f"cpu{cpu}")
 
-    def _memory_limits(self) -> Iterator[tuple[int, int]]:
+    def _memory_limits(self) -> Iterator["_MemoryLimit"]:
         """Give limit and unreclaimable use of this process's cgroup and of all above it."""
         for directory in self._cgroup_directories("memory"):
             limit_bytes, use = _number(directory / "memory.max"), "memory.current"
@@ -162,7 +181,11 @@ class Machine:
             if used_bytes is None:
                 continue
             # Pages of files that nobody used lately are counted as used, and are free to take.
-            yield limit_bytes, max(0, used_bytes - _reclaimable_bytes(directory))
+            yield _MemoryLimit(
+                name=f"/{directory.relative_to(self._sys / 'fs/cgroup')}",
+                limit_bytes=limit_bytes,
+                used_bytes=max(0, used_bytes - _reclaimable_bytes(directory)),
+            )
 
     def _cpu_quotas(self) -> Iterator[float]:
         for directory in self._cgroup_directories("cpu"):
@@ -170,7 +193,7 @@ class Machine:
             if not quota:
                 quota = _read(directory / "cpu.cfs_quota_us") or ""
                 period = _read(directory / "cpu.cfs_period_us") or ""
-            if quota.isdecimal() and period.isdecimal() and int(period) > 0:
+            if quota.isdecimal() and period.isdecimal() and int(quota) > 0 and int(period) > 0:
                 yield int(quota) / int(period)
 
     def _cgroup_directories(self, controller: str) -> tuple[Path, ...]:
@@ -194,6 +217,14 @@ class Machine:
             inside = Path(path.lstrip("/"))
             # In a container the path may be one that only the host can see: the mount remains.
             yield from (mount / part for part in (inside, *inside.parents))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MemoryLimit:
+    name: str
+    limit_bytes: int
+    used_bytes: int
+    """Beside what can be taken back."""
 
 
 def _reclaimable_bytes(directory: Path) -> int:

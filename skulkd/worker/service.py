@@ -97,6 +97,8 @@ class WorkerSettings:
     """A `management` node is measured, and runs nothing: what was placed on it waits."""
     backends: tuple[BackendTag, ...] | None = None
     llama_server_bin: Path | None = None
+    engine_threads: int | None = None
+    """Of each engine, when an operator has set it."""
     no_downloads: NoDownloads | None = None
     """Why this node fetches no model files; None where it does."""
     max_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS
@@ -491,7 +493,9 @@ class WorkerService:
         return () if self._facts is None else self._facts.engines
 
     def _n_threads(self) -> int:
-        """Share the processors among the engines that run or are about to."""
+        """Share the processors among the engines that run or are about to, or as was set."""
+        if self._settings.engine_threads is not None:
+            return self._settings.engine_threads
         alive = [r for r in self._runners.values() if r.observed.phase not in ENDED_PHASES]
         n_cpus = 1 if self._facts is None else self._facts.n_cpus
         return max(1, n_cpus // max(1, len(alive)))

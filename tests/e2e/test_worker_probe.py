@@ -4,6 +4,8 @@ import asyncio
 import os
 from pathlib import Path
 
+import pytest
+
 from protocol.nodes import NodeFacts
 from skulkd.core.facts import derive
 from skulkd.worker.accelerators import AcceleratorProbe
@@ -48,3 +50,29 @@ def test_an_override_that_does_not_run_is_said_and_costs_no_other_engine(tmp_pat
 
 def test_a_missing_models_volume_is_unknown_not_empty(tmp_path: Path) -> None:
     assert probe(tmp_path / "missing").disk_total_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ("kill -ILL $$", "engine_cpu_unsupported", "SIGILL"),
+        ("kill -SEGV $$", "engine_cpu_unsupported", "SIGSEGV"),
+        (
+            "echo 'error while loading shared libraries: libvulkan.so.1: not there' >&2; exit 127",
+            "invalid_engine_binary",
+            "the library libvulkan.so.1 is missing",
+        ),
+    ],
+)
+def test_a_build_that_dies_in_its_canary_is_a_named_conflict_with_a_remedy(
+    tmp_path: Path, script: str, code: str, words: str
+) -> None:
+    engine = tmp_path / "llama-server"
+    engine.write_text(f"#!/bin/sh\n{script}\n")
+    engine.chmod(0o700)
+    capabilities = derive(probe(tmp_path, llama_server_bin=engine))
+    (conflict,) = [one for one in capabilities.conflicts if one.declared == str(engine)]
+    assert conflict.code == code
+    assert words in conflict.observed
+    assert conflict.remediation
+    assert "llama_server-cpu" in capabilities.backends

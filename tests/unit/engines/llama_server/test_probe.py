@@ -155,6 +155,26 @@ def test_a_program_of_another_architecture_is_unusable(tmp_path: Path) -> None:
         (Ended(), ""),
         (Ended(exit_code=127, stderr=b"a\nlibvulkan.so.1: not found\n"), "libvulkan.so.1"),
         (Ended(exit_code=None, signal="SIGSEGV"), "SIGSEGV"),
+        (
+            Ended(
+                exit_code=127,
+                stderr=b"llama-server: error while loading shared libraries: libcudart.so.13: "
+                b"cannot open shared object file: No such file or directory\n",
+            ),
+            "the library libcudart.so.13 is missing",
+        ),
+        (
+            Ended(exit_code=1, stderr=b"x: /lib/libc.so.6: version `GLIBC_2.38' not found\n"),
+            "the library GLIBC_2.38 is missing",
+        ),
+        (
+            Ended(
+                exit_code=None,
+                signal="SIGABRT",
+                stderr=b"dyld[7]: Library not loaded: @rpath/libggml.dylib\n",
+            ),
+            "the library @rpath/libggml.dylib is missing",
+        ),
         (Ended(timed_out=True, exit_code=None, signal="SIGKILL"), "no answer within"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.readings import AcceleratorReading
 from skulkd.worker.accelerators import AcceleratorProbe
-from skulkd.worker.apple_gpu import parse_ioreg
+from skulkd.worker.apple_gpu import apple_devices, parse_ioreg
 from skulkd.worker.nvidia import NvidiaDevice, Nvml, NvmlDevices, parse_nvidia_smi
 from skulkd.worker.run import CompletedRun
 
@@ -271,3 +271,32 @@ def test_apples_gpu_tells_how_busy_it_is() -> None:
     text = '"PerformanceStatistics" = {"In use system memory"=9,"Device Utilization %"=37,"x"=1}'
     assert parse_ioreg(text) == AcceleratorReading(busy_ratio=0.37)
     assert parse_ioreg("+-o nothing") == AcceleratorReading()
+
+
+@pytest.mark.parametrize(
+    ("ram_gib", "limit_mib", "wired_mib"),
+    [
+        (8, 0, 5461),
+        (16, 0, 10922),
+        (32, 0, 21845),
+        (36, 0, 27648),
+        (64, 0, 49152),
+        (192, 0, 147456),
+        (64, 57344, 57344),
+        (64, 99999999, 63 << 10),
+    ],
+)
+def test_b11_apples_gpu_may_wire_what_the_system_or_somebody_has_set(
+    ram_gib: int, limit_mib: int, wired_mib: int
+) -> None:
+    text = f"machdep.cpu.brand_string: Apple M2 Max\niogpu.wired_limit_mb: {limit_mib}\n"
+    (device,) = apple_devices(text, ram_gib << 30)
+    assert device.memory_bytes is not None
+    assert (device.name, device.memory_bytes >> 20) == ("Apple M2 Max", wired_mib)
+    assert device.seen_by == ("sysctl iogpu.wired_limit_mb" if limit_mib else "platform")
+
+
+@pytest.mark.parametrize("said", ["", "iogpu.wired_limit_mb: lots\n"])
+def test_apples_gpu_is_there_also_when_the_system_does_not_answer(said: str) -> None:
+    (device,) = apple_devices(said, 64 << 30)
+    assert (device.name, device.memory_bytes) == ("Apple GPU", 48 << 30)

@@ -43,14 +43,19 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRoot:
 
 
 def test_without_limits_the_hosts_memory_counts(fake: FakeRoot) -> None:
-    assert fake.machine.memory() == MemoryNow(total_bytes=16 * GIB, available_bytes=8 * GIB)
+    assert fake.machine.memory() == MemoryNow(
+        total_bytes=16 * GIB, available_bytes=8 * GIB, seen_by="/proc/meminfo"
+    )
 
 
 def test_free_swap_is_told_apart_and_does_not_count_under_a_limit(fake: FakeRoot) -> None:
     meminfo = "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\nSwapTotal: 9 kB\nSwapFree: 4 kB\n"
     fake.write("proc/meminfo", meminfo)
     assert fake.machine.memory() == MemoryNow(
-        total_bytes=16 * GIB, available_bytes=8 * GIB, swap_free_bytes=4096
+        total_bytes=16 * GIB,
+        available_bytes=8 * GIB,
+        swap_free_bytes=4096,
+        seen_by="/proc/meminfo",
     )
     fake.write("proc/self/cgroup", "0::/a\n")
     fake.write("sys/fs/cgroup/a/memory.max", f"{4 * GIB}\n")
@@ -65,7 +70,9 @@ def test_the_tightest_limit_on_the_way_up_counts_in_version_2(fake: FakeRoot) ->
     fake.write("sys/fs/cgroup/a/memory.max", f"{4 * GIB}\n")
     fake.write("sys/fs/cgroup/a/memory.current", f"{3 * GIB}\n")
     fake.write("sys/fs/cgroup/a/memory.stat", f"anon 5\ninactive_file {GIB}\n")
-    assert fake.machine.memory() == MemoryNow(total_bytes=4 * GIB, available_bytes=2 * GIB)
+    assert fake.machine.memory() == MemoryNow(
+        total_bytes=4 * GIB, available_bytes=2 * GIB, seen_by="limit of cgroup /a"
+    )
 
 
 def test_limits_of_version_1_count_and_its_unlimited_does_not(fake: FakeRoot) -> None:
@@ -74,7 +81,9 @@ def test_limits_of_version_1_count_and_its_unlimited_does_not(fake: FakeRoot) ->
     fake.write("sys/fs/cgroup/memory/a/memory.usage_in_bytes", f"{GIB}\n")
     fake.write("sys/fs/cgroup/memory/memory.limit_in_bytes", V1_UNLIMITED)
     fake.write("sys/fs/cgroup/memory/memory.usage_in_bytes", f"{9 * GIB}\n")
-    assert fake.machine.memory() == MemoryNow(total_bytes=2 * GIB, available_bytes=GIB)
+    assert fake.machine.memory() == MemoryNow(
+        total_bytes=2 * GIB, available_bytes=GIB, seen_by="limit of cgroup /memory/a"
+    )
 
 
 def test_a_path_that_only_the_host_sees_falls_back_to_the_mount(fake: FakeRoot) -> None:
@@ -141,3 +150,17 @@ def test_this_machine_has_memory_and_processors() -> None:
     memory = machine.memory()
     assert 0 < memory.available_bytes <= memory.total_bytes
     assert machine.n_cpus() >= 1
+
+
+def test_b36_threads_are_the_whole_processors_of_a_quota_at_most_the_cores_of_the_mask(
+    fake: FakeRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.write("proc/self/cgroup", "0::/a\n")
+    for quota, n_cpus in ((200_000, 2), (365_000, 3), (765_000, 4), (50_000, 1)):
+        fake.write("sys/fs/cgroup/a/cpu.max", f"{quota} 100000\n")
+        processor = fake.machine.processor()
+        assert fake.machine.n_cpus() == n_cpus
+        assert (processor.n_cores, processor.quota) == (4, quota / 100_000)
+    fake.write("sys/fs/cgroup/a/cpu.max", "max 100000\n")
+    fake.allow(range(2), monkeypatch)
+    assert (fake.machine.n_cpus(), fake.machine.processor().quota) == (2, None)
