@@ -113,6 +113,15 @@ class SlotQueue:
         waits = any(task.asker == asker for task in self._waiting.values())
         return n_waiting < self._max_queued and not waits
 
+    def try_start(self, reserved_tokens: int, *, now: float) -> int | None:
+        """Start a task without its waiting for anything; None when it has to wait its turn."""
+        is_held_up = self._waiting or len(self._running) >= self.slots
+        if is_held_up or not self._fits(reserved_tokens):
+            return None
+        self._last_ticket += 1
+        self._run(self._last_ticket, reserved_tokens, now)
+        return self._last_ticket
+
     def try_enqueue(
         self, reserved_tokens: int, *, is_exact: bool, asker: str = "", now: float = 0.0
     ) -> int | None:
@@ -178,8 +187,7 @@ class SlotQueue:
         if self._fits(head.reserved_tokens):
             del self._waiting[ticket]
             self._turn = head.turn
-            self._running[ticket] = (head.reserved_tokens, now)
-            self._used_tokens += head.reserved_tokens
+            self._run(ticket, head.reserved_tokens, now)
             return Admit(ticket)
         if head.knowledge == "bound":
             self._waiting[ticket] = replace(head, knowledge="counting")
@@ -197,6 +205,10 @@ class SlotQueue:
             if task.asker == left.asker and other > ticket:
                 self._waiting[other] = replace(task, turn=task.turn - 1)
         self._next_turns[left.asker] -= 1
+
+    def _run(self, ticket: int, reserved_tokens: int, now: float) -> None:
+        self._running[ticket] = (reserved_tokens, now)
+        self._used_tokens += reserved_tokens
 
     def _fits(self, reserved_tokens: int) -> bool:
         return not self._running or self._used_tokens + reserved_tokens <= self._pool_tokens

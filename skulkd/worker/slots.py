@@ -206,11 +206,13 @@ class Slots:
     ) -> tuple[int, TokenBudget]:
         """Queue up, and wait; without `recount` the budget is exact."""
         self._check_open()
+        reserved_tokens, now = budget.reserved_tokens, self._clock.monotonic_s()
+        ticket = self._queue.try_start(reserved_tokens, now=now)
+        if ticket is not None:  # nearly always: no future is made, and nothing awaited
+            self._on_change()
+            return ticket, budget
         ticket = self._queue.try_enqueue(
-            budget.reserved_tokens,
-            is_exact=recount is None,
-            asker=asker,
-            now=self._clock.monotonic_s(),
+            reserved_tokens, is_exact=recount is None, asker=asker, now=now
         )
         if ticket is None:
             raise self._busy()

@@ -35,6 +35,24 @@ def test_the_pool_is_shared_and_a_short_task_does_not_overtake() -> None:
     assert steps_of(queue) == [Admit(long), Admit(short)]
 
 
+def test_a_task_starts_at_once_only_where_it_would_be_the_next_and_fits() -> None:
+    queue = SlotQueue(slots=2, pool_tokens=100)
+    first = queue.try_start(60, now=0.0)
+    assert first is not None
+    assert (queue.n_running, queue.n_queued, queue.used_tokens) == (1, 0, 60)
+    assert queue.try_start(50, now=0.0) is None, "the pool has no room"
+    long = enqueue(queue, 50)
+    assert queue.try_start(5, now=0.0) is None, "one waits that came before"
+    queue.leave(long, now=0.0)
+    second = queue.try_start(40, now=0.0)
+    assert second is not None
+    assert queue.try_start(0, now=0.0) is None, "no slot is free"
+    queue.leave(first, now=1.0)
+    queue.leave(second, now=1.0)
+    assert (queue.n_running, queue.used_tokens) == (0, 0)
+    assert queue.try_start(500, now=1.0) is not None, "alone, any task may run"
+
+
 def test_a_task_larger_than_the_pool_runs_alone() -> None:
     queue = SlotQueue(slots=4, pool_tokens=100)
     large, small = enqueue(queue, 500), enqueue(queue, 1)
