@@ -33,6 +33,7 @@ BENCHES: Final = (
     "failover",
     "join",
     "idle",
+    "planner",
     "session",
     "tui",
     "tui_chat",

@@ -41,7 +41,7 @@ def sharing_build_for(facts: NodeFacts, tag: BackendTag, shape: Shape) -> Engine
         for build in facts.engines
         if build.usable and (build.rpc if shape == "rpc" else build.ring)
     ]
-    return _serving(tag, builds)
+    return _serving(tag, builds) if builds else None
 
 
 def _serving(tag: BackendTag, usable: Sequence[EngineFacts]) -> EngineFacts | None:

@@ -66,10 +66,12 @@ def host_choices(
 def host_options(question: Question, shape: Shape, candidate: Candidate) -> list[Host]:
     """List what a node could take a share with, best first."""
     card, node_id = question.card, candidate.member.node_id
+    builds = [(tag, sharing_build_for(candidate.facts, tag, shape)) for tag in candidate.tags]
+    if all(build is None for _, build in builds):
+        return []
     can_lead = judge_files(question, candidate) is None
     found: list[Host] = []
-    for tag in candidate.tags:
-        build = sharing_build_for(candidate.facts, tag, shape)
+    for tag, build in builds:
         if build is None:
             continue
         compute = compute_of(tag)

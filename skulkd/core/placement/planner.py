@@ -35,6 +35,8 @@ from skulkd.core.placement.single import on_one_node
 from skulkd.core.placement.speed import SpeedForecast
 from skulkd.core.placement.spread import spread_again, spread_plan
 
+MAX_PREDICTED: Final = 32
+"""Plans that are told how fast they would be: nobody reads through more alternatives."""
 _GIB_SHIFT: Final = 30
 
 _Rank = tuple[int, bool, bool, int, str]
@@ -194,6 +196,8 @@ def _outcome(question: Question, seen: _Seen, plans: tuple[Plan, ...]) -> Placem
     return PlacementOutcome(
         plans=tuple(
             forecast.predicted(card, made, alternative=place > 0)
+            if place < MAX_PREDICTED
+            else made.model_copy(update={"alternative": True})
             for place, made in enumerate(plans)
         ),
         refusals=tuple(seen.refused),

@@ -13,6 +13,7 @@ predicted. Figures are for one answer at a time and a short context.
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import starmap
 from typing import Final, final
 
@@ -194,6 +195,7 @@ def _read_bytes(card: ModelCard, weights_bytes: int) -> int:
     return max(1, weights_bytes)
 
 
+@lru_cache(maxsize=256)
 def _named_rate(name: str) -> int | None:
     lowered = name.lower()
     return next((rate for part, rate in _LONGEST_FIRST if _has_word(lowered, part)), None)
