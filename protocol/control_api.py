@@ -63,8 +63,7 @@ MAX_TTL_S: Final = MAX_TTL_MS // 1000
 class ControlModel(FrozenModel):
     """A body, whose validator is built when it is first used.
 
-    There are forty of them and any one process uses a few: building all costs 10 ms of every start
-    of the daemon and of every command an operator types.
+    There are forty, and a process uses a few: building all costs 10 ms of each start and command.
     """
 
     model_config = ConfigDict(defer_build=True)
@@ -202,8 +201,7 @@ class InstanceView(ControlModel):
     ttl_ms: int | None = None
     """Of an on-demand instance: how long it stays loaded after a request; else None."""
     sleeps_in_s: int | None = None
-    """While an on-demand instance is loaded and nobody asks it for anything: seconds left of its
-    time to live. None while it answers, is pinned, or no node tells."""
+    """Of its time to live, while it is loaded and idle; None otherwise, or while no node tells."""
     pinned: bool = False
     """It stays loaded, and no drain takes it along."""
     made_room_for: ModelIdField | None = None

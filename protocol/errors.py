@@ -37,6 +37,7 @@ ErrorCode = Literal[
     "cluster.journal_corrupt",
     "cluster.stopping",
     "cluster.join_failed",
+    "cluster.no_address",
     "cluster.link_lost",
     "cluster.instance_unreachable",
     "cluster.not_member",

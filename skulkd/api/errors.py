@@ -36,6 +36,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "cluster.journal_corrupt": 500,
     "cluster.stopping": 503,
     "cluster.join_failed": 502,
+    "cluster.no_address": 409,
     "cluster.link_lost": 502,
     "cluster.instance_unreachable": 503,
     "cluster.not_member": 404,

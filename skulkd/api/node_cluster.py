@@ -106,7 +106,7 @@ class NodeCluster:
 
         Raises:
             ConfigError: `config.port_busy`, `config.invalid`: the node cannot be opened.
-            ClusterError: `cluster.join_failed`, it has no address where guests could come.
+            ClusterError: `cluster.no_address`, it has none at which guests could come.
             SkulkError: What the master refused with, or `cluster.no_master`.
         """
         was_open = self._rooms.door.base_port is not None
@@ -289,7 +289,7 @@ async def open_for_good(door: ClusterDoor, choices: KeptChoices) -> None:
 def _no_address(missing: tuple[str, ...]) -> ClusterError:
     why = "; ".join(missing) or "it listens nowhere"
     return ClusterError(
-        "cluster.join_failed",
+        "cluster.no_address",
         f"this node has no address at which a guest could come: {why}",
         remediation="Say with --bind where to listen (an interface or an address), or with "
         "--advertise what others shall dial.",
