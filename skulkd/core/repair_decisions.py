@@ -413,5 +413,7 @@ def repairs_due(state: ClusterState, silent_ms: Mapping[NodeId, int]) -> Iterato
 def _is_away_too_long(
     state: ClusterState, instance: Instance, silent_ms: Mapping[NodeId, int]
 ) -> bool:
+    if not silent_ms:
+        return False
     patience_ms = instance.disconnect.lost_after_ms
     return any(silent_ms.get(one, 0) >= patience_ms for one in away_nodes(state, instance))

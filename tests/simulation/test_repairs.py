@@ -46,6 +46,11 @@ class Repairs:
         self.workers = [one for one in self.history.boxes if one != self.master]
         self.node(self.master).replica.subscribe(self._on_event)
 
+    async def insist_on_a_majority(self) -> None:
+        """Let no node that is cut off decide anything."""
+        policy = {"policy": "quorum"}
+        await self.history._ask(self.master, "PUT", "/v1/cluster/policy", policy)
+
     async def place(self, **fields: object) -> InstanceId:
         """Place the model on the workers, wherever; give its id."""
         body = {
@@ -204,6 +209,29 @@ def test_a_download_that_fails_on_one_node_is_made_on_another(code: ErrorCode) -
         assert repairs.n_engines(here) == 0
 
     run(story, 5)
+
+
+def test_a_node_that_was_cut_off_gives_up_the_download_it_had_begun() -> None:
+    async def story(repairs: Repairs) -> None:
+        await repairs.insist_on_a_majority()
+        instance_id = await repairs.place(model_id=WITH_FILES)
+        here = repairs.place_of(instance_id)
+        world = repairs.history.boxes[here].world
+        world.store.weather = Weather(rate_bytes_s=1e6)
+        await repairs.until(lambda: repairs.instance(instance_id).phase == "download", "begun")
+        where = [repairs.node_id(here)]
+        others = [repairs.node_id(one) for one in repairs.history.boxes if one != here]
+        repairs.history.network.partition(where, others)
+        await repairs.until_ready(instance_id, elsewhere_than=here)
+        assert repairs.node(here).table.readings.transfers, "it does not know better"
+        repairs.history.network.heal_all()
+        await repairs.until(repairs.history._is_whole, "whole")
+        await asyncio.sleep(5.0)
+        shown = repairs.node(here).table.readings.transfers.values()
+        assert [one for one in shown if one.node_id == repairs.node_id(here)] == []
+        assert world.store.held() == ()
+
+    run(story, 10)
 
 
 def test_b25_a_load_that_hangs_is_ended_and_the_model_goes_on_elsewhere() -> None:
