@@ -43,9 +43,11 @@ from tests.support.builders import (
     a_runner,
     a_sequenced,
     a_state,
+    an_engine,
     an_error,
     an_instance,
     an_instance_id,
+    some_facts,
     some_readings,
 )
 
@@ -234,23 +236,31 @@ def test_a_transient_failure_is_tried_again_where_it_was_until_the_breaker_is_fi
     assert n_recent_retries(state, an_instance_id(), NOW_MS) == 0, "the new place begins anew"
 
 
+def pooling_cluster(*instances: Instance) -> ClusterState:
+    engine = an_engine(rpc=True)
+    members = [a_member(number, facts=some_facts(engines=(engine,))) for number in (1, 2, 3)]
+    return a_state(members=members, instances=instances)
+
+
 def test_memory_that_was_refused_is_looked_for_on_more_nodes_first() -> None:
-    # A share of a third of the layers fits everywhere, the whole model only on box-2.
-    card = a_card(size_bytes=8 * GIB)
-    instance = an_instance(card=card, phase="load")
-    request = PlacementRequest(model_id=card.model_id, context_tokens=4096, slots=1)
-    instance = instance.model_copy(update={"request": request})
-    state = a_cluster(instance)
-    (_, wider), _ = then(state, failing("runner.no_memory"))
+    (_, wider), state = then(pooling_cluster(placed()), failing("runner.no_memory"))
     assert isinstance(wider, InstanceReplanned)
-    if len(wider.plan.shards) == 1:
-        assert wider.plan.shards[0].node_id != a_node_id(1)
-    alone = request.model_copy(update={"shape": "single"})
-    state = a_cluster(instance.model_copy(update={"request": alone}))
-    (_, elsewhere), _ = then(state, failing("runner.no_memory"))
+    assert len(wider.plan.shards) == 2
+    again = failing("runner.no_memory", attempt=2, command=51)
+    driver = wider.plan.shards[0].node_id
+    (_, next_one), state = then(state, again.model_copy(update={"node_id": driver}))
+    assert isinstance(next_one, InstanceReplanned)
+    used = {shard.node_id for shard in next_one.plan.shards}
+    assert len(used) in {1, 3}
+    assert a_node_id(1) not in used, "it was at fault the first time"
+
+
+def test_one_that_is_to_be_alone_is_never_spread_for_want_of_memory() -> None:
+    alone = REQUEST.model_copy(update={"shape": "single"})
+    (_, elsewhere), _ = then(pooling_cluster(placed(request=alone)), failing("runner.no_memory"))
     assert isinstance(elsewhere, InstanceReplanned)
-    assert len(elsewhere.plan.shards) == 1
-    assert elsewhere.plan.shards[0].node_id != a_node_id(1)
+    (shard,) = elsewhere.plan.shards
+    assert shard.node_id != a_node_id(1)
 
 
 # ---- While facts are missing ----
