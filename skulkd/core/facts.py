@@ -51,7 +51,7 @@ def derive(facts: NodeFacts, *, role: Role = "full") -> NodeCapabilities:
     if role == "management":
         return NodeCapabilities()
     usable = [build for build in facts.engines if build.usable and build.engine != "scripted"]
-    gone = _lost_computes(facts)
+    gone = lost_computes(facts)
     inferred = _unique(
         tag
         for build in usable
@@ -94,6 +94,19 @@ def remember(facts: NodeFacts, before: NodeFacts | None) -> NodeFacts:
     vendors = {device.vendor for device in lost}
     kept = [one for one in facts.accelerators if not (_is_dark(one) and one.vendor in vendors)]
     return facts.model_copy(update={"accelerators": tuple(kept), "lost_accelerators": tuple(lost)})
+
+
+def builds_at_work(facts: NodeFacts) -> tuple[EngineFacts, ...]:
+    """Give the engine builds with what they can compute on now: not on a device that is gone."""
+    gone = lost_computes(facts)
+    if not gone:
+        return facts.engines
+    return tuple(
+        build.model_copy(
+            update={"computes": tuple(one for one in build.computes if one not in gone)}
+        )
+        for build in facts.engines
+    )
 
 
 def _is_still(device: Accelerator, before: Accelerator) -> bool:
@@ -276,7 +289,7 @@ def _is_dark(accelerator: Accelerator) -> bool:
     )
 
 
-def _lost_computes(facts: NodeFacts) -> set[str]:
+def lost_computes(facts: NodeFacts) -> set[str]:
     """Name the computes that only devices offered which are gone."""
     lost = set[str]().union(*(_computes_on(a) for a in facts.lost_accelerators))
     return lost.difference(*(_computes_on(a) for a in facts.accelerators))

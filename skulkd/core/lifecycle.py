@@ -39,6 +39,7 @@ from skulkd.core.progress import ProgressTracker
 from skulkd.core.reconcile import RunnerKey
 from skulkd.core.runner_errors import (
     Exited,
+    device_lost,
     engine_hung,
     exit_error,
     load_stalled,
@@ -152,6 +153,13 @@ class Hung:
     """A ready engine answers nobody any more, though its process lives."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLost:
+    """What the engine computes on is gone; it may go on with the CPU, and must not."""
+
+    name: str
+
+
 Input = (
     Stop
     | Drained
@@ -164,6 +172,7 @@ Input = (
     | Progressed
     | Exited
     | Hung
+    | DeviceLost
     | GroupGone
 )
 
@@ -247,6 +256,8 @@ Effect = (
 )
 
 _TERMINAL: Final[frozenset[Phase]] = frozenset({"stopped", "failed"})
+_ON_DEVICE: Final[frozenset[Phase]] = frozenset({"load", "probe", "ready"})
+"""In which an engine holds a device; one that begins later meets no build that computes on it."""
 _STEPS: Final[frozenset[Phase]] = frozenset({"download", "stage", "spawn", "load", "probe"})
 
 
@@ -333,8 +344,8 @@ class RunnerMachine:
                 return self._drained(now)
             case Exited():
                 return self._exited(given, now)
-            case Hung():
-                return self._fail(engine_hung(), now) if self._phase == "ready" else []
+            case Hung() | DeviceLost():
+                return self._failing(given, now)
             case GroupGone():
                 return self._group_gone(now)
             case Spawned():
@@ -499,6 +510,12 @@ class RunnerMachine:
         if self._phase != "ready" or self._deadline is None:
             return []
         return self._tear_down(now, signal="SIGTERM", step_over=False)
+
+    def _failing(self, given: Hung | DeviceLost, now: float) -> list[Effect]:
+        """End an engine whose process lives and is of no use."""
+        if isinstance(given, DeviceLost):
+            return self._fail(device_lost(given.name), now) if self._phase in _ON_DEVICE else []
+        return self._fail(engine_hung(), now) if self._phase == "ready" else []
 
     def _fail(
         self,

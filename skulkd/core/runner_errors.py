@@ -111,6 +111,16 @@ def engine_hung() -> ErrorBody:
     )
 
 
+def device_lost(name: str) -> ErrorBody:
+    """Say that what an engine computes on is gone, whatever it answers now."""
+    return ErrorBody(
+        code="engine.gone",
+        message=f"{name}, on which the engine computed, is gone",
+        remediation="The model is placed again where it fits; `skulk doctor` says what brings the "
+        "device back.",
+    )
+
+
 def _how(exited: Exited) -> str:
     if exited.signal is not None:
         return f"was ended by {exited.signal}"

@@ -32,7 +32,7 @@ from protocol.readings import NoDownloads, PhaseProgress
 from protocol.state import ClusterState
 from protocol.tasks import ChatTask, VectorTask
 from skulkd.cluster.readings_table import ReadingsTable
-from skulkd.core.facts import derive, remember
+from skulkd.core.facts import builds_at_work, derive, lost_computes, remember
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.meters import queue_waits
 from skulkd.core.reconcile import (
@@ -335,6 +335,9 @@ class WorkerService:
         self._facts = facts
         self._readings.set_devices(facts.accelerators)
         self._report_facts(facts)
+        names = ", ".join(device.name for device in facts.lost_accelerators)
+        for runner in self._runners.values():
+            runner.lose_devices(lost_computes(facts), names)
 
     def _report_facts(self, facts: NodeFacts) -> None:
         settings = self._settings
@@ -490,7 +493,7 @@ class WorkerService:
         )
 
     def _builds(self) -> tuple[EngineFacts, ...]:
-        return () if self._facts is None else self._facts.engines
+        return () if self._facts is None else builds_at_work(self._facts)
 
     def _n_threads(self) -> int:
         """Share the processors among the engines that run or are about to, or as was set."""

@@ -7,7 +7,7 @@ tasks and never hand over an input themselves, so the machine is never entered t
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from typing import Final, assert_never, final
 
@@ -17,12 +17,14 @@ from protocol.commands import ReportFailure, ReportPhase
 from protocol.errors import ErrorBody, RunnerError, SkulkError
 from protocol.ids import NodeId
 from protocol.instances import LaunchRecord, Phase
+from protocol.placements import Plan
 from protocol.readings import MAX_WAITING, InstanceReading, WaitingTask
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.core.lifecycle import (
     ArtifactReady,
     CancelStep,
     Deadlines,
+    DeviceLost,
     Drained,
     Effect,
     FailureReached,
@@ -52,6 +54,7 @@ from skulkd.core.runner_errors import Exited
 from skulkd.core.throughput import PERIOD_S
 from skulkd.runtime.pacing import Paced
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
+from skulkd.worker import steps
 from skulkd.worker.engine_run import EngineRun, EngineServices
 from skulkd.worker.launchers.base import EngineProcess
 from skulkd.worker.reporter import Reporter
@@ -102,6 +105,7 @@ class RunnerSupervisor:
     ) -> None:
         self._key = desired.key
         self._card: ModelCard = desired.card
+        self._plan: Plan = desired.plan
         self._services = services
         self._on_ended = on_ended
         self._machine = RunnerMachine(
@@ -174,6 +178,16 @@ class RunnerSupervisor:
     def start(self) -> None:
         """Begin."""
         self._services.tasks.start(self._keep_time(), name=f"runner {self._key.instance_id}")
+
+    def lose_devices(self, computes: Collection[str], names: str) -> None:
+        """End the engine if what it computes on is gone: it may go on with the CPU unasked.
+
+        Args:
+            computes: What nothing here can compute on any more, such as `cuda`.
+            names: Of the devices.
+        """
+        if steps.compute_of(self._plan) in computes:
+            self._give(DeviceLost(name=names))
 
     def stop(self, error: ErrorBody | None = None) -> None:
         """End the runner in whatever phase it is; its streams end with `error`. Idempotent."""

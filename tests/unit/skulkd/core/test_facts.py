@@ -2,7 +2,7 @@ import pytest
 
 from protocol.cards import BackendTag
 from protocol.nodes import NodeCapabilities
-from skulkd.core.facts import SCRIPTED_BACKEND, derive, remember
+from skulkd.core.facts import SCRIPTED_BACKEND, builds_at_work, derive, lost_computes, remember
 from tests.support.builders import an_accelerator, an_engine, some_facts
 
 
@@ -166,3 +166,12 @@ def test_a_device_whose_memory_nothing_tells_is_a_degraded_detection() -> None:
     capabilities = derive(facts)
     assert conflict_codes(capabilities) == ["gpu_detection_degraded"]
     assert "memory unknown" in capabilities.conflicts[0].observed
+
+
+def test_b34_a_build_is_not_started_on_a_gpu_that_is_gone_whatever_it_lists() -> None:
+    engines = (an_engine(computes=("cuda", "vulkan", "cpu")), an_engine("vllm", computes=("cuda",)))
+    before = some_facts(engines=engines, accelerators=(an_accelerator(compute="cuda"),))
+    gone = remember(some_facts(engines=engines), before)
+    assert lost_computes(gone) == {"cuda", "vulkan"}
+    assert [build.computes for build in builds_at_work(gone)] == [("cpu",), ()]
+    assert builds_at_work(before) == engines

@@ -5,6 +5,7 @@ from skulkd.core.lifecycle import (
     ArtifactReady,
     CancelStep,
     Deadlines,
+    DeviceLost,
     Drained,
     Effect,
     FailureReached,
@@ -312,3 +313,17 @@ def test_nothing_changes_after_the_end() -> None:
         assert runner.handle(given, now=2.0) == []
     assert runner.tick(now=1e9) == []
     assert runner.phase == "stopped"
+
+
+@pytest.mark.parametrize("phase", WITH_PROCESS)
+def test_b34_an_engine_whose_gpu_is_gone_is_ended_though_it_lives(phase: Phase) -> None:
+    effects = advanced_to(phase).handle(DeviceLost(name="RTX 4080"), now=1.0)
+    (failure,) = [effect for effect in effects if isinstance(effect, FailureReached)]
+    assert (failure.error.code, failure.was_ready) == ("engine.gone", phase == "ready")
+    assert "RTX 4080" in failure.error.message
+    assert any(isinstance(effect, SignalGroup) for effect in effects)
+
+
+@pytest.mark.parametrize("phase", WITHOUT_PROCESS)
+def test_a_runner_that_holds_no_gpu_yet_goes_on(phase: Phase) -> None:
+    assert advanced_to(phase).handle(DeviceLost(name="RTX 4080"), now=1.0) == []

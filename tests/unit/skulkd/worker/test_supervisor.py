@@ -377,6 +377,22 @@ def test_b29_busy_is_not_dead_and_an_engine_that_answers_nobody_is_ended(
     run(story)
 
 
+def test_b34_an_engine_ends_when_what_it_computes_on_is_gone_and_no_other_does() -> None:
+    async def story() -> None:
+        bench = Bench(Script())
+        await bench.wait_ready()
+        bench.runner.lose_devices({"cuda", "vulkan"}, "RTX 4080")
+        await sleep(10.0)
+        assert bench.runner.observed.phase == "ready"
+        bench.runner.lose_devices({"cpu"}, "the device of this plan")
+        _, failure = await bench.failure()
+        assert (failure.was_ready, failure.error.code) == (True, "engine.gone")
+        assert "the device of this plan" in failure.error.message
+        await bench.close()
+
+    run(story)
+
+
 def test_phases_are_reported_in_order_and_the_launch_with_ready() -> None:
     async def story() -> None:
         bench = Bench(Script())
