@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from protocol.cards import BackendTag
+from protocol.cards import BackendTag, EngineName, ModelTask
 from protocol.control_api import ControlModel
-from protocol.ids import ModelIdField
+from protocol.ids import DigestField, ModelIdField
 
 ThinkingFormat = Literal["none", "token_delimited", "channel_delimited"]
 
@@ -88,3 +88,37 @@ class ModelList(ControlModel):
 
     object: Literal["list"] = "list"
     data: tuple[ModelEntry, ...] = ()
+
+
+class EngineNeeds(ControlModel):
+    """What a whole model takes on one node with one engine, before that was measured."""
+
+    engine: EngineName
+    weights_bytes: int
+    kv_bytes_per_token: int
+    kv_cache_bytes: int
+    overhead_bytes: int
+    needed_bytes: int
+
+
+class ModelRequirements(ControlModel):
+    """`GET /models/requirements`: advice; nothing is placed, fetched or kept free."""
+
+    model_id: ModelIdField
+    card_digest: DigestField
+    """Of the card that this was computed from; previews name the same."""
+    tasks: tuple[ModelTask, ...]
+    context_tokens: int
+    max_context_tokens: int
+    slots: int
+    storage_bytes: int
+    """What the engine loads."""
+    download_bytes: int
+    compatible_backends: tuple[BackendTag, ...]
+    backend_preference: tuple[BackendTag, ...] = ()
+    min_vram_gib: float | None = None
+    n_layers: int
+    supports_tensor: bool
+    cache_is_known: bool
+    """From the header of the files; else the cache is estimated, on the large side."""
+    engines: tuple[EngineNeeds, ...] = ()

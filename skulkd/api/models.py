@@ -20,8 +20,10 @@ from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Request, json_reply
 from skulkd.api.model_views import companions_in, model_entry
 from skulkd.api.ports import CatalogModel
+from skulkd.api.query import refuse_unknown, whole_number
 from skulkd.api.store import refuse_in_use
 from skulkd.api.views import merged_catalog
+from skulkd.core.placement.requirements import requirements_of
 
 _SOURCES: Final[tuple[FoundSource, ...]] = get_args(FoundSource)
 
@@ -71,6 +73,20 @@ class ModelRoutes:
             raise unknown_model(model_id)
         digest = card_digest(item.card)
         return json_reply(CardDocument(card=item.card, digest=digest, installed=item.installed))
+
+    async def requirements(self, request: Request) -> Answer:
+        """`GET /models/requirements`: what a model needs, whichever node would run it."""
+        refuse_unknown(request, {"model_id", "context_tokens", "slots"})
+        model_id = parse_model_id(request.query("model_id") or "")
+        item = await find_model(self._deps.models, self._deps.state.state, model_id)
+        if item is None:
+            raise unknown_model(model_id)
+        needs = requirements_of(
+            item.card,
+            context_tokens=whole_number(request, "context_tokens", 0) or None,
+            slots=min(256, max(1, whole_number(request, "slots", 1))),
+        )
+        return json_reply(needs)
 
     async def import_file(self, request: Request) -> Answer:
         """`POST /models/add` and `/models/import`: a card for a file that stays where it is."""

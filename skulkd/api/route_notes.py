@@ -49,7 +49,7 @@ from protocol.control_api import (
 from protocol.drain_api import DrainBody, DrainDocument
 from protocol.keys_api import ChangeKeyBody, CreatedKey, CreateKeyBody, KeyList, RotateKeyBody
 from protocol.link_api import LinksDocument, ProbeLinksBody, ProbeView
-from protocol.models_api import ModelEntry, ModelList
+from protocol.models_api import ModelEntry, ModelList, ModelRequirements
 from protocol.move_api import MoveDocument, MoveInstanceBody
 from protocol.verify_api import VerifyStatus
 
@@ -219,6 +219,11 @@ NOTES: Final[dict[str, Note]] = {
         summary="Find model files that other programs left here",
         answers=FoundModels,
         query=("source",),
+    ),
+    "GET /models/requirements": Note(
+        summary="Say what a model needs, whichever node would run it",
+        answers=ModelRequirements,
+        query=("model_id", "context_tokens", "slots"),
     ),
     "GET /models/cards/{model_id:path}": Note(summary="Show a whole card", answers=CardDocument),
     f"GET {_TRANSFER}/status": Note(summary="Say how far a download is", answers=TransferStatus),

@@ -270,6 +270,7 @@ def build_routes(services: Services) -> tuple[RouteSpec, ...]:
             is_heavy=True,
         ),
         _get("/models", "infer", models.list_all, "inference"),
+        _get("/models/requirements", "read", models.requirements),
         _delete("/models/custom/{model_id:path}", "operate", models.remove_card),
         _post("/place_instance", "operate", instances.place),
         _post("/instance", "operate", instances.place_exactly),

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from protocol.cards import LicenseSection, ReasoningSection, RuntimeSection
+from protocol.cards import LicenseSection, ReasoningSection, RuntimeSection, card_digest
 from protocol.commands import AddCard, CreateApiKey, RemoveCard, RevokeApiKey
 from protocol.control_api import (
     EventsDocument,
@@ -22,7 +22,7 @@ from protocol.control_api import (
 from protocol.events import ApiKeyCreated, MasterElected
 from protocol.ids import KeyId, ModelId
 from protocol.keys_api import CreatedKey, KeyList
-from protocol.models_api import ModelEntry, ModelList
+from protocol.models_api import ModelEntry, ModelList, ModelRequirements
 from protocol.nodes import HealthReason, NodeHealth
 from protocol.readings import NodeReading, Readings, TransferReading
 from protocol.state import ApiKey
@@ -149,6 +149,26 @@ def test_card_can_be_removed_unless_it_is_in_use() -> None:
         assert (await api.client.delete(f"/models/custom/{MODEL}")).status_code == 200
         assert isinstance(api.daemon.gateway.submitted[0], RemoveCard)
         assert (await api.client.delete(f"/models/custom/{MODEL}")).status_code == 404
+
+    with_api(story)
+
+
+def test_requirements_are_those_of_the_card_with_the_window_that_was_asked_for() -> None:
+    async def story(api: Api) -> None:
+        query = {"model_id": MODEL, "context_tokens": "2048", "slots": "2"}
+        answer = await api.client.get("/models/requirements", params=query)
+        needs = read_answer(ModelRequirements, answer.content)
+        assert (needs.model_id, needs.context_tokens, needs.slots) == (MODEL, 2048, 2)
+        assert needs.card_digest == card_digest(make_card())
+        for engine in needs.engines:
+            parts = engine.weights_bytes + engine.kv_cache_bytes + engine.overhead_bytes
+            assert engine.needed_bytes == parts
+        assert needs.engines
+        usual = await api.client.get("/models/requirements", params={"model_id": MODEL})
+        assert read_answer(ModelRequirements, usual.content).slots == 1
+        for wrong, status in ((f"model_id={MODEL}&x=1", 400), ("model_id=no/such", 404)):
+            assert (await api.client.get(f"/models/requirements?{wrong}")).status_code == status
+        assert api.daemon.gateway.submitted == []
 
     with_api(story)
 
