@@ -108,6 +108,7 @@ ErrorCode = Literal[
     "runner.load_stalled",
     "runner.probe_failed",
     "runner.no_memory",
+    "runner.rank_lost",
     "runner.unkillable",
     "request.invalid",
     "request.invalid_id",

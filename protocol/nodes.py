@@ -82,6 +82,8 @@ class EngineFacts(FrozenModel):
     """Requests served at a time when nobody asks for a number."""
     rpc: Annotated[bool, Field(exclude_if=lambda is_able: not is_able)] = False
     """Whether it can pool memory over nodes: drive donors of the same version, and be one."""
+    rpc_path: Annotated[str, Field(exclude_if=lambda path: not path)] = ""
+    """What lends memory to a driver; "" where `rpc` is false."""
     ring: Annotated[bool, Field(exclude_if=lambda is_able: not is_able)] = False
     """Whether it can be a rank of a model that is split over a ring of nodes."""
     seen_by: Annotated[str, Field(exclude_if=lambda words: not words)] = ""

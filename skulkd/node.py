@@ -36,6 +36,7 @@ from skulkd.cluster.cluster_door import ClusterDoor
 from skulkd.cluster.discovery import Announcement, cluster_hash_of
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.transport import Peer
+from skulkd.cluster.tunnels import Tunnels
 from skulkd.config import LoadedSettings
 from skulkd.eventlog.cluster_change import change_cluster
 from skulkd.eventlog.journal_term import TermFile
@@ -305,6 +306,7 @@ class Node:
             clock=self._clock,
             rng=self._random,
             rates=TransferRates(self._clock, self._loaded.settings.transfer_rate_mb_s),
+            tunnels=Tunnels(self._transport, rng=self._random),
             tasks=self._tasks,
             on_death=self._on_death,
             restart=self._restart,

@@ -51,6 +51,7 @@ from skulkd.cluster.peer_holdings import ReadHoldings
 from skulkd.cluster.reach import WayBack
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.tailnet import find_tailnet
+from skulkd.cluster.tunnels import Tunnels
 from skulkd.config import LoadedSettings, Settings
 from skulkd.core.health import Switches
 from skulkd.data_rooms import DataRooms
@@ -201,6 +202,7 @@ class NodeParts:
     clock: SystemClock
     rng: random.Random
     rates: TransferRates
+    tunnels: Tunnels
     tasks: Tasks
     on_death: OnDeath
     restart: Callable[[], None]
@@ -250,7 +252,13 @@ class NodeParts:
             on_death=self.on_death,
             limit=self.rates.serving,
         )
-        FilePlane(self.transport, server=server, client=client, probes=links.probes)
+        FilePlane(
+            self.transport,
+            server=server,
+            client=client,
+            probes=links.probes,
+            tunnels=self.tunnels,
+        )
         return store, server
 
     def make_worker(self, store: Store) -> WorkerService:
@@ -287,6 +295,8 @@ class NodeParts:
                 on_death=self.on_death,
                 rounds=self.rooms.rounds,
                 has_master=lambda: self.rooms.mastership.term is not None,
+                tunnels=self.tunnels,
+                rng=self.rng,
             ),
         )
 

@@ -5,10 +5,11 @@ parameters. Nothing outside this table ever reaches an engine's command line.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
-from engines.base import LoadSpec
-from protocol.cards import ModelCard, text_tokens
+from engines.base import Group, LoadSpec
+from protocol.cards import Compute, ModelCard, text_tokens
 
 CONTEXT_CHECKPOINTS: Final = 4
 """Copies of recurrent or sliding-window state kept per slot. The default of 32 can take gigabytes
@@ -20,6 +21,28 @@ vectors are averaged. `rank_pooling` scores documents."""
 
 _POOLING: Final[dict[EmbeddingMode, str]] = {"mean_pooling": "mean", "rank_pooling": "rank"}
 _ALL_LAYERS: Final = 999
+_DEVICES: Final[dict[Compute, str]] = {
+    "cpu": "CPU",
+    "cuda": "CUDA0",
+    "rocm": "ROCm0",
+    "vulkan": "Vulkan0",
+    "metal": "MTL0",
+}
+"""The first device of a kind, as llama.cpp calls it."""
+DONOR_PROGRAMS: Final = ("ggml-rpc-server", "rpc-server")
+"""What the program that lends memory is called; it comes with the llama-server of its build."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """How one llama-server spreads a model over donors. What is no layer stays with itself."""
+
+    donors: tuple[str, ...]
+    """`HOST:PORT` of each, in the order of their layers, which follow the driver's own."""
+    own_device: str
+    """What the driver's own layers are computed on; "CPU" is no device to llama.cpp."""
+    own_layers: int
+    donor_layers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +62,8 @@ class ServerSettings:
     has room for 512 tokens unless it is told."""
     projector_path: str = ""
     """What makes images readable to the model; "" for none."""
+    pool: Pool | None = None
+    """None where it holds the whole model."""
 
 
 def settings_of(spec: LoadSpec) -> ServerSettings:
@@ -53,7 +78,23 @@ def settings_of(spec: LoadSpec) -> ServerSettings:
         embeddings=_embedding_mode(spec.card),
         text_tokens=text_tokens(spec.card, spec.context_tokens),
         projector_path="" if spec.projector_path is None else str(spec.projector_path),
+        pool=None if spec.group is None else _pool(spec.group, spec.compute),
     )
+
+
+def donor_argv(spec: LoadSpec, group: Group) -> tuple[str, ...]:
+    """Spell the command of a donor; it listens on this machine alone.
+
+    What a connection to it may do is not checked by it at all, so that nothing but the cluster's
+    own streams must reach it.
+    """
+    return (
+        spec.build.rpc_path,
+        "--host", "127.0.0.1",
+        "--port", str(group.ports[group.rank]),
+        "--threads", str(spec.n_threads),
+        "--device", _DEVICES[spec.compute],
+    )  # fmt: skip
 
 
 def binary_argv(binary: str, settings: ServerSettings) -> tuple[str, ...]:
@@ -93,7 +134,7 @@ def binary_argv(binary: str, settings: ServerSettings) -> tuple[str, ...]:
         argv += ["--mmproj", settings.projector_path]
         # Else it goes to a device that the plan has not asked for.
         argv += [] if settings.n_gpu_layers else ["--no-mmproj-offload"]
-    return tuple(argv)
+    return (*argv, *(() if settings.pool is None else _pool_arguments(settings.pool)))
 
 
 def hosted_parameters(settings: ServerSettings) -> dict[str, str | int | bool]:
@@ -130,6 +171,48 @@ def hosted_parameters(settings: ServerSettings) -> dict[str, str | int | bool]:
         "embedding": settings.embeddings != "off",
         "pooling": _POOLING.get(settings.embeddings, ""),
     }
+
+
+def donor_program(binary: Path) -> Path | None:
+    """Find the donor's program that came with a llama-server."""
+    found = (binary.with_name(name) for name in DONOR_PROGRAMS)
+    return next((path for path in found if path.is_file()), None)
+
+
+def _pool(group: Group, compute: Compute) -> Pool:
+    return Pool(
+        donors=tuple(f"127.0.0.1:{port}" for port in group.ports[1:]),
+        own_device=_DEVICES[compute],
+        own_layers=group.layers[0].end - group.layers[0].start,
+        donor_layers=tuple(layers.end - layers.start for layers in group.layers[1:]),
+    )
+
+
+def _pool_arguments(pool: Pool) -> list[str]:
+    """Say which layers go where, exactly.
+
+    llama.cpp deals layers out to devices in proportion to `--tensor-split`, and counts the output
+    as one more layer, of the last device. So each part is the number of its layers, and the last
+    one is one larger; the output's weights, which may be as large as many layers, are then kept
+    here. Its own measure, a donor's free memory, is that of the donor's whole machine.
+    """
+    remote = [f"RPC{number}" for number in range(len(pool.donors))]
+    parts = [*pool.donor_layers[:-1], pool.donor_layers[-1] + 1]
+    n_gpu_layers = sum(parts)
+    if pool.own_device != _DEVICES["cpu"]:
+        remote.insert(0, pool.own_device)
+        parts.insert(0, pool.own_layers)
+        n_gpu_layers = _ALL_LAYERS
+    return [
+        # Before the devices, which it makes known.
+        "--rpc", ",".join(pool.donors),
+        "--device", ",".join(remote),
+        "--n-gpu-layers", str(n_gpu_layers),
+        "--tensor-split", ",".join(str(part) for part in parts),
+        "--override-tensor", f"^(output|token_embd)={_DEVICES['cpu']}",
+        # Mapped, the layers of the donors would count as this process's memory, too.
+        "--no-mmap",
+    ]  # fmt: skip
 
 
 def _embedding_mode(card: ModelCard) -> EmbeddingMode:

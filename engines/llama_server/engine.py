@@ -5,7 +5,12 @@ import sys
 from typing import Final, final
 
 from engines.base import Endpoint, EngineDescription, LaunchSpec, LoadSpec
-from engines.llama_server.arguments import binary_argv, hosted_parameters, settings_of
+from engines.llama_server.arguments import (
+    binary_argv,
+    donor_argv,
+    hosted_parameters,
+    settings_of,
+)
 from engines.output.split_frames import rules_of
 from engines.upstream import UpstreamClient
 from protocol.errors import EngineError
@@ -38,12 +43,28 @@ class LlamaServerEngine:
         )  # fmt: skip
 
     def launch(self, spec: LoadSpec) -> LaunchSpec:
-        """Give the argv of the build's provider; both listen on the Unix socket."""
+        """Give the argv of the build's provider; both listen on the Unix socket.
+
+        Of a model over several nodes rank 0 drives, and the others lend their memory: those run an
+        rpc-server, which needs no file of the model.
+        """
         if spec.build.engine != "llama_server" or spec.build.provider == "builtin":
             raise EngineError(
                 "engine.unsupported",
                 f"{spec.build.engine} ({spec.build.provider}) is no llama-server",
             )
+        group = spec.group
+        if group is not None and not spec.build.rpc_path:
+            raise EngineError(
+                "engine.unsupported",
+                f"{spec.build.path or spec.build.version} cannot share a model with other nodes: "
+                "there is no rpc-server beside it",
+                remediation="Install the `vulkan` extra, or set SKULK_LLAMA_SERVER_BIN to a "
+                "llama-server that has its rpc-server beside it.",
+            )
+        if group is not None and group.rank:
+            endpoint = Endpoint(port=group.ports[group.rank])
+            return LaunchSpec(argv=donor_argv(spec, group), endpoint=endpoint)
         settings = settings_of(spec)
         if spec.build.provider == "binary":
             argv = binary_argv(spec.build.path, settings)

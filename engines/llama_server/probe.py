@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from engines.llama_server.arguments import donor_program
 from engines.llama_server.engine import DEFAULT_SLOTS, HOSTED_MODULE, OVERHEAD_BYTES
 from protocol.cards import Compute
 from protocol.errors import RunnerError
@@ -228,16 +229,31 @@ async def _described(path: str, run: Run) -> EngineFacts:
     if version is None:
         reason = "engine.binary_invalid: it does not say its version as llama-server does"
         return _unusable(path, reason)
+    donor = await _donor(path, run)
     return EngineFacts(
         engine="llama_server",
         provider="binary",
         path=path,
+        rpc=bool(donor),
+        rpc_path=donor,
         version=version[1].strip(),
         computes=computes_of(_text(listed)),
         usable=True,
         overhead_bytes=OVERHEAD_BYTES,
         default_slots=DEFAULT_SLOTS,
     )
+
+
+async def _donor(path: str, run: Run) -> str:
+    """Find the program of the same build that lends memory, and see whether it runs; "" if not."""
+    donor = donor_program(Path(path))
+    if donor is None:
+        return ""
+    try:
+        told = await run((str(donor), "--help"), PROBE_TIMEOUT_S)
+    except RunnerError:
+        return ""
+    return "" if told.timed_out or told.signal or "--port" not in _text(told) else str(donor)
 
 
 async def _hosted(version: str, run: Run) -> EngineFacts:

@@ -107,6 +107,7 @@ STATUS: Final[dict[ErrorCode, int]] = {
     "runner.load_stalled": 503,
     "runner.probe_failed": 503,
     "runner.no_memory": 503,
+    "runner.rank_lost": 503,
     "runner.unkillable": 500,
     "request.invalid": 400,
     "request.invalid_id": 400,

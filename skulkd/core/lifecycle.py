@@ -59,6 +59,8 @@ class Deadlines:
     load_s: float = 60.0
     """The least; see `slowest_bytes_s`."""
     probe_s: float = 60.0
+    group_s: float = 90.0
+    """How long the driver of a pooled model waits for its donors, in all."""
     terminate_s: float = 5.0
     """From SIGTERM to SIGKILL, and from one SIGKILL to the next."""
     slowest_bytes_s: float = 20e6
@@ -144,6 +146,13 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankLost:
+    """Another rank of the instance is gone, without which this one is of no use."""
+
+    error: ErrorBody
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupGone:
     """No process of the group is left."""
 
@@ -173,6 +182,7 @@ Input = (
     | Exited
     | Hung
     | DeviceLost
+    | RankLost
     | GroupGone
 )
 
@@ -344,7 +354,7 @@ class RunnerMachine:
                 return self._drained(now)
             case Exited():
                 return self._exited(given, now)
-            case Hung() | DeviceLost():
+            case Hung() | DeviceLost() | RankLost():
                 return self._failing(given, now)
             case GroupGone():
                 return self._group_gone(now)
@@ -511,8 +521,10 @@ class RunnerMachine:
             return []
         return self._tear_down(now, signal="SIGTERM", step_over=False)
 
-    def _failing(self, given: Hung | DeviceLost, now: float) -> list[Effect]:
+    def _failing(self, given: Hung | DeviceLost | RankLost, now: float) -> list[Effect]:
         """End an engine whose process lives and is of no use."""
+        if isinstance(given, RankLost):
+            return [] if self._phase == "stopping" else self._fail(given.error, now)
         if isinstance(given, DeviceLost):
             return self._fail(device_lost(given.name), now) if self._phase in _ON_DEVICE else []
         return self._fail(engine_hung(), now) if self._phase == "ready" else []

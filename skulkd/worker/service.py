@@ -6,6 +6,7 @@ started before `start` is called: a node that has lost its own port must not sta
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ from protocol.readings import NoDownloads, PhaseProgress
 from protocol.state import ClusterState
 from protocol.tasks import ChatTask, VectorTask
 from skulkd.cluster.readings_table import ReadingsTable
+from skulkd.cluster.tunnels import Serve, Target, Tunnels
 from skulkd.core.facts import builds_at_work, derive, lost_computes, remember
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.meters import queue_waits
@@ -63,6 +65,7 @@ from skulkd.worker.machine import Machine, MachineView
 from skulkd.worker.paths import make_sockets_directory, worker_paths
 from skulkd.worker.pauses import Pauses
 from skulkd.worker.probes import ProbeSettings, probe_node
+from skulkd.worker.rank_group import GroupServices
 from skulkd.worker.readings import JournalStatus, NodeMeters, NodeReadings
 from skulkd.worker.reporter import Reporter
 from skulkd.worker.run import run_bounded
@@ -130,6 +133,10 @@ class WorkerSurroundings:
     rounds: Rounds = field(default_factory=Rounds)
     has_master: Callable[[], bool] = lambda: True
     """Whether this node knows a living master; what may run on without one says its policy."""
+    tunnels: Tunnels | None = None
+    """Carry what the ranks of one model say; without them only whole models run here."""
+    # ruff: ignore[suspicious-non-cryptographic-random-usage]  picks ports
+    rng: random.Random = field(default_factory=random.Random)
     owner: str = "worker"
     """How the names of its tasks begin."""
 
@@ -283,6 +290,8 @@ class WorkerService:
                 for runner in self._runners.values()
                 if not runner.has_ended
             )
+        if self._around.tunnels is not None:
+            self._around.tunnels.close()
         await self._launcher.wait_settled(_SETTLE_S)
         return late + await self._tasks.close(_SETTLE_S)
 
@@ -480,6 +489,7 @@ class WorkerService:
             sockets=self._paths.sockets,
             default_max_tokens=settings.max_output_tokens,
             queue_waits=self.queue_waits,
+            groups=self._group_services(),
         )
         return RunnerServices(
             node_id=settings.node_id,
@@ -491,6 +501,26 @@ class WorkerService:
             table=around.table,
             deadlines=settings.deadlines,
         )
+
+    def _group_services(self) -> GroupServices | None:
+        around = self._around
+        if around.tunnels is None:
+            return None
+        around.tunnels.serve(self._way_in)
+        return GroupServices(
+            tunnels=around.tunnels,
+            tasks=self._tasks,
+            rng=around.rng,
+            state=lambda: around.view.state,
+        )
+
+    def _way_in(self, peer: NodeId, target: Target) -> Serve | None:
+        """Let a stream in that leads to a rank here, of an instance that its opener is part of."""
+        instance = self._around.view.state.instances.get(target.instance_id)
+        runner = self._runners.get(RunnerKey(target.instance_id, target.rank, target.attempt))
+        if instance is None or runner is None or instance.attempt != target.attempt:
+            return None
+        return runner.way_in(peer)
 
     def _builds(self) -> tuple[EngineFacts, ...]:
         return () if self._facts is None else builds_at_work(self._facts)

@@ -130,28 +130,32 @@ async def find_files(store: ArtifactStore, card: ModelCard, engine: EngineName) 
     return EngineFiles(artifact.entry, artifact.projector)
 
 
-def compute_of(plan: Plan) -> Compute:
-    """Read what a plan computes on from its backend; a bare engine name means the CPU."""
+def compute_of(plan: Plan, rank: int = 0) -> Compute:
+    """Read what a rank computes on from its backend; a bare engine name means the CPU."""
+    own = next((shard.backend for shard in plan.shards if shard.rank == rank), None)
     for compute in COMPUTES:
-        if plan.backend == f"{plan.engine}-{compute}":
+        if (own or plan.backend) == f"{plan.engine}-{compute}":
             return compute
     return "cpu"
 
 
-def choose_build(plan: Plan, builds: tuple[EngineFacts, ...]) -> EngineFacts:
-    """Take the first build, best first, that can do what the plan says.
+def choose_build(plan: Plan, builds: tuple[EngineFacts, ...], rank: int = 0) -> EngineFacts:
+    """Take the first build, best first, that can do what the plan says of a rank.
 
     Raises:
         EngineError: `engine.unavailable`, saying why each build of the engine was passed over.
     """
-    compute = compute_of(plan)
+    compute = compute_of(plan, rank)
     passed: list[str] = []
     for build in builds:
         if build.engine != plan.engine:
             continue
-        if build.usable and compute in build.computes:
+        can_share = plan.shape != "rpc" or build.rpc
+        if build.usable and compute in build.computes and can_share:
             return build
         why = build.reason or f"computes on {', '.join(build.computes)} only"
+        if build.usable and not can_share:
+            why = "cannot share a model with other nodes (there is no rpc-server beside it)"
         passed.append(f"{build.path or build.provider}: {why}")
     raise EngineError(
         "engine.unavailable",
@@ -234,6 +238,14 @@ async def wait_loaded(
         )
         whole_steps = min(seen_bytes, size_bytes) // PROGRESS_STEP_BYTES
         on_progress(LoadProgress(done_bytes=whole_steps * PROGRESS_STEP_BYTES, note=status.note))
+        await sleep(pause_s)
+        pause_s = min(_LAST_POLL_S, pause_s * 1.5)
+
+
+async def wait_listening(process: EngineProcess, port: int) -> None:
+    """Wait until a process that we started listens on its port: it is ready for its driver."""
+    pause_s = _FIRST_POLL_S
+    while not await run_blocking(process.owns_listener, port):
         await sleep(pause_s)
         pause_s = min(_LAST_POLL_S, pause_s * 1.5)
 

@@ -20,6 +20,7 @@ from protocol.instances import LaunchRecord, Phase
 from protocol.placements import Plan
 from protocol.readings import MAX_WAITING, InstanceReading, WaitingTask
 from skulkd.cluster.readings_table import ReadingsTable
+from skulkd.cluster.tunnels import Serve
 from skulkd.core.lifecycle import (
     ArtifactReady,
     CancelStep,
@@ -37,6 +38,7 @@ from skulkd.core.lifecycle import (
     ProbeAnswered,
     ProbeEngine,
     Progressed,
+    RankLost,
     RefuseRequests,
     RunnerMachine,
     RunnerSpec,
@@ -59,7 +61,6 @@ from skulkd.worker.engine_run import EngineRun, EngineServices
 from skulkd.worker.launchers.base import EngineProcess
 from skulkd.worker.reporter import Reporter
 from skulkd.worker.serving import Serving
-from skulkd.worker.steps import needs_files
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +122,13 @@ class RunnerSupervisor:
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
         self._step: asyncio.Task[None] | None = None
-        self._run = EngineRun(desired.key, desired.plan, desired.card, services.engines)
+        self._run = EngineRun(
+            desired.key,
+            desired.plan,
+            desired.card,
+            services.engines,
+            on_lost=lambda error: self._give(RankLost(error=error)),
+        )
         self._probed: Serving | None = None
         self._serving: Serving | None = None
         self._spawned_at_s = 0.0
@@ -193,6 +200,10 @@ class RunnerSupervisor:
         """End the runner in whatever phase it is; its streams end with `error`. Idempotent."""
         self._stop_error = error or _stopped()
         self._give(Stop())
+
+    def way_in(self, peer: NodeId) -> Serve | None:
+        """Say who serves a stream of another node to this rank; None when it may not come."""
+        return self._run.way_in(peer)
 
     def drain(self, drain_s: float) -> None:
         """End the runner once it has answered what it has, at the latest in `drain_s` seconds.
@@ -290,12 +301,14 @@ class RunnerSupervisor:
             self._give(done)
 
     async def _fetch(self) -> Input:
-        if needs_files(self._card):
+        if self._run.needs_files:
             await self._services.engines.transfers.ensure(self._card, self._progressed)
         return ArtifactReady()
 
     async def _stage(self) -> Input:
-        await self._run.stage(lambda note: self._progressed(None, None, note))
+        await self._run.stage(
+            lambda note: self._progressed(None, None, note), self._services.deadlines.group_s
+        )
         return Staged()
 
     async def _spawn(self) -> Input:
@@ -365,7 +378,7 @@ class RunnerSupervisor:
                 attempt=key.attempt,
                 phase=reached.phase,
                 pid=reached.pid,
-                launch=self._launch_record() if reached.phase == "ready" else None,
+                launch=self._launch_record() if self._serving is not None else None,
             )
         )
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, final
@@ -26,6 +26,8 @@ class Cluster:
         n_nodes: How many.
         arguments: Further flags for every daemon.
         names: Of the nodes, in their order.
+        environment: Further variables for every daemon.
+        models_dir: Of the first one; the others have their own.
     """
 
     def __init__(
@@ -35,14 +37,18 @@ class Cluster:
         *,
         arguments: Sequence[str] = (),
         names: Sequence[str] = NAMES,
+        environment: Mapping[str, str] | None = None,
+        models_dir: Path | None = None,
     ) -> None:
         self.root = root
         self.nodes = tuple(
             Daemon(
                 root / name,
                 arguments=("--cluster", "127.0.0.1:0", "--no-mdns", "--name", name, *arguments),
+                environment=environment,
+                models_dir=None if number else models_dir,
             )
-            for name in names[:n_nodes]
+            for number, name in enumerate(names[:n_nodes])
         )
 
     def __iter__(self) -> Iterator[Daemon]:
@@ -106,10 +112,17 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
-    root: Path, n_nodes: int = 3, *, arguments: Sequence[str] = ()
+    root: Path,
+    n_nodes: int = 3,
+    *,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    models_dir: Path | None = None,
 ) -> Generator[Cluster]:
     """Give a formed cluster; gone on exit, with every log shown when the test fails."""
-    cluster = Cluster(root, n_nodes, arguments=arguments)
+    cluster = Cluster(
+        root, n_nodes, arguments=arguments, environment=environment, models_dir=models_dir
+    )
     try:
         cluster.start()
         cluster.form()

@@ -100,14 +100,27 @@ def listens_on(group: int, port: int) -> bool:
     return any(port in _listening_ports(pid) for pid in live_members(group))
 
 
+def connects_from(group: int, port: int) -> bool:
+    """Tell whether a process of a group has a TCP connection from a port of this machine."""
+    return any(port in _connected_ports(pid) for pid in live_members(group))
+
+
 def _listening_ports(pid: int) -> Iterator[int]:
+    return (at for at, status in _tcp_ports(pid) if status == psutil.CONN_LISTEN)
+
+
+def _connected_ports(pid: int) -> Iterator[int]:
+    return (at for at, status in _tcp_ports(pid) if status != psutil.CONN_LISTEN)
+
+
+def _tcp_ports(pid: int) -> Iterator[tuple[int, str]]:
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
         return
     for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr:
-            yield connection.laddr.port
+        if connection.laddr:
+            yield connection.laddr.port, connection.status
 
 
 def _group_if_alive(pid: int) -> int | None:

@@ -1,9 +1,10 @@
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from engines.base import LoadSpec
+from engines.base import Group, LayerRange, LoadSpec
 from engines.llama_server.arguments import (
     ServerSettings,
     binary_argv,
@@ -12,6 +13,7 @@ from engines.llama_server.arguments import (
 )
 from engines.llama_server.engine import LlamaServerEngine
 from protocol.cards import Compute, ModelTask
+from protocol.errors import EngineError
 from tests.support.builders import a_card, an_engine
 from tests.support.llama_server_cli import parser
 
@@ -149,3 +151,51 @@ def test_an_engine_that_is_shown_images_finds_no_other_decoders() -> None:
     assert "PATH" not in engine.launch(a_spec()).environment
     shown = engine.launch(replace(a_spec(), projector_path=Path("/models/mmproj.gguf")))
     assert shown.environment["PATH"] == "/nonexistent"
+
+
+def a_rank(rank: int, *, compute: Compute = "cpu") -> LoadSpec:
+    group = Group(
+        rank=rank,
+        layers=(LayerRange(0, 10), LayerRange(10, 18), LayerRange(18, 30)),
+        ports=(0, 20_001, 20_002) if rank == 0 else (0, 25_000, 0),
+    )
+    build = an_engine(path="/opt/llama-server").model_copy(
+        update={"provider": "binary", "rpc": True, "rpc_path": "/opt/ggml-rpc-server"}
+    )
+    return replace(a_spec(compute=compute), group=group, build=build)
+
+
+def test_a_driver_gives_each_donor_exactly_its_layers_and_keeps_the_output() -> None:
+    argv = LlamaServerEngine().launch(a_rank(0)).argv
+    flags = dict(pairwise(argv))
+    assert flags["--rpc"] == "127.0.0.1:20001,127.0.0.1:20002"
+    assert argv.index("--rpc") < argv.index("--device")
+    assert flags["--device"] == "RPC0,RPC1"
+    # 8 and 12 layers, and the output, which llama.cpp deals out as one more and is then kept.
+    assert (flags["--n-gpu-layers"], flags["--tensor-split"]) == ("21", "8,13")
+    assert flags["--override-tensor"] == "^(output|token_embd)=CPU"
+    assert "--no-mmap" in argv
+
+
+def test_a_driver_with_a_gpu_computes_its_own_layers_there() -> None:
+    argv = LlamaServerEngine().launch(a_rank(0, compute="vulkan")).argv
+    flags = dict(pairwise(argv))
+    assert flags["--device"] == "Vulkan0,RPC0,RPC1"
+    assert (flags["--n-gpu-layers"], flags["--tensor-split"]) == ("999", "10,8,13")
+
+
+def test_a_donor_listens_on_this_machine_alone_and_is_given_no_model() -> None:
+    launch = LlamaServerEngine().launch(a_rank(1))
+    assert launch.argv[0] == "/opt/ggml-rpc-server"
+    flags = dict(pairwise(launch.argv))
+    assert (flags["--host"], flags["--port"]) == ("127.0.0.1", "25000")
+    assert (flags["--threads"], flags["--device"]) == ("3", "CPU")
+    assert "/models/a.gguf" not in launch.argv
+    assert launch.endpoint.port == 25_000
+
+
+def test_a_build_without_a_donor_program_is_no_part_of_a_pool() -> None:
+    alone = replace(a_rank(0), build=an_engine())
+    with pytest.raises(EngineError, match="no rpc-server beside it") as refused:
+        LlamaServerEngine().launch(alone)
+    assert refused.value.code == "engine.unsupported"

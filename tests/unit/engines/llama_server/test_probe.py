@@ -206,3 +206,26 @@ def test_the_canary_of_a_hosted_build_runs_the_library() -> None:
 def test_the_package_of_this_installation_is_found_without_importing_it() -> None:
     assert installed_packages().hosted_version is not None
     assert "xllamacpp" not in sys.modules
+
+
+HELP = Ended(stdout=b"options:\n  -p, --port PORT\n")
+
+
+@pytest.mark.parametrize("name", ["ggml-rpc-server", "rpc-server"])
+def test_a_binary_with_its_rpc_server_beside_it_can_pool(tmp_path: Path, name: str) -> None:
+    donor = tmp_path / name
+    donor.write_bytes(b"")
+    (build,) = found(Machine(help=HELP), on_path=a_binary(tmp_path)).builds
+    assert (build.rpc, build.rpc_path) == (True, str(donor))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [SIGILL, Ended(timed_out=True), Ended(), RunnerError("runner.spawn_failed", "no such format")],
+)
+def test_an_rpc_server_that_does_not_run_leaves_a_build_that_serves_alone(
+    tmp_path: Path, end: Ended | RunnerError
+) -> None:
+    (tmp_path / "rpc-server").write_bytes(b"")
+    (build,) = found(Machine(help=end), on_path=a_binary(tmp_path)).builds
+    assert (build.usable, build.rpc, build.rpc_path) == (True, False, "")

@@ -17,6 +17,7 @@ from skulkd.core.lifecycle import (
     ProbeAnswered,
     ProbeEngine,
     Progressed,
+    RankLost,
     RefuseRequests,
     RunnerMachine,
     RunnerSpec,
@@ -327,3 +328,19 @@ def test_b34_an_engine_whose_gpu_is_gone_is_ended_though_it_lives(phase: Phase) 
 @pytest.mark.parametrize("phase", WITHOUT_PROCESS)
 def test_a_runner_that_holds_no_gpu_yet_goes_on(phase: Phase) -> None:
     assert advanced_to(phase).handle(DeviceLost(name="RTX 4080"), now=1.0) == []
+
+
+@pytest.mark.parametrize("phase", WITH_PROCESS)
+def test_a_runner_whose_other_rank_is_lost_fails_at_once_and_is_ended(phase: Phase) -> None:
+    runner = advanced_to(phase)
+    effects = runner.handle(RankLost(error=an_error("runner.rank_lost", "donor b")), now=1.0)
+    assert codes(effects) == ["runner.rank_lost"]
+    assert SignalGroup(signal="SIGTERM") in effects
+    assert runner.phase == "stopping"
+    assert runner.handle(RankLost(error=an_error("runner.rank_lost", "donor c")), now=1.1) == []
+
+
+def test_a_runner_that_has_no_process_yet_ends_with_the_loss_of_another_rank() -> None:
+    runner = advanced_to("stage")
+    runner.handle(RankLost(error=an_error("runner.rank_lost", "donor b")), now=1.0)
+    assert runner.phase == "failed"
