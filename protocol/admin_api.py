@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 
 from protocol.control_api import ControlModel
 from protocol.ids import InstanceIdField, ModelIdField, NodeIdField
-from protocol.instances import Phase
+from protocol.instances import Phase, TtlSeconds
 from protocol.state import ClusterSettings, Policy
 
 SettingKey = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]
@@ -56,6 +56,7 @@ class ClusterSettingsBody(ControlModel):
 
     policy: Policy | None = None
     loopback: Literal["open", "keyed"] | None = None
+    on_demand_ttl_s: TtlSeconds | None = None
 
 
 class ConfigBody(ControlModel):

@@ -27,7 +27,6 @@ from protocol.ids import (
 from protocol.instances import (
     DEFAULT_LOST_AFTER_S,
     MAX_AWAY_S,
-    MAX_TTL_MS,
     DesiredPhase,
     DisconnectPolicy,
     InstanceFailure,
@@ -35,6 +34,7 @@ from protocol.instances import (
     Phase,
     Repair,
     Replacement,
+    TtlSeconds,
 )
 from protocol.nodes import CapabilityConflict, Member, Role
 from protocol.placements import (
@@ -54,10 +54,6 @@ API_KEY_PATTERN: Final = r"^skulk-([a-z2-7]{8})-([a-z2-7]{32})$"
 """`skulk-<letters of the key id>-<secret>`; the secret has 160 random bits."""
 
 Durability = Literal["member", "local", "memory"]
-
-DEFAULT_TTL_S: Final = 600
-MAX_TTL_S: Final = MAX_TTL_MS // 1000
-"""Of an on-demand instance: a week."""
 
 
 class ControlModel(FrozenModel):
@@ -93,8 +89,8 @@ class PlaceInstanceBody(ControlModel):
     """Place exactly this plan of an earlier preview, or answer 409 with the plan of now."""
     on_demand: bool = False
     """Load nothing now: the first request does, and the last one begins the time to live."""
-    ttl_s: Annotated[int, Field(ge=1, le=MAX_TTL_S)] | None = None
-    """With `on_demand`: how long it stays loaded after a request; 600 when left out."""
+    ttl_s: TtlSeconds | None = None
+    """With `on_demand`: how long it stays loaded after a request; left out, as the cluster says."""
     lost_after_s: Annotated[int, Field(ge=1, le=MAX_AWAY_S)] = DEFAULT_LOST_AFTER_S
     """One of its nodes may be silent for so long before another place is looked for."""
     replace: bool = True

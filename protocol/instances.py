@@ -13,6 +13,10 @@ from protocol.placements import PlacementRequest, Plan
 MAX_DRAIN_MS: Final = 24 * 3600 * 1000
 MIN_TTL_MS: Final = 1000
 MAX_TTL_MS: Final = 7 * 24 * 3600 * 1000
+MAX_TTL_S: Final = MAX_TTL_MS // 1000
+"""Of an on-demand instance: a week."""
+DEFAULT_TTL_S: Final = 600
+"""Where neither a placement nor the cluster's settings say another time."""
 DEFAULT_LOST_AFTER_S: Final = 30
 MAX_AWAY_S: Final = 7 * 24 * 3600
 REPAIRS_KEPT: Final = 8
@@ -50,6 +54,8 @@ DesiredPhase = Literal["running", "asleep", "stopped"]
 DrainMs = Annotated[int, Field(ge=0, le=MAX_DRAIN_MS)]
 """How long what an instance is answering may take to end, once it is to stop."""
 
+TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_S)]
+"""The same, as operators say it."""
 TtlMs = Annotated[int, Field(ge=MIN_TTL_MS, le=MAX_TTL_MS)]
 """How long an on-demand instance stays loaded after the end of its last request."""
 

@@ -26,7 +26,13 @@ from protocol.ids import (
     TokenId,
     TokenIdField,
 )
-from protocol.instances import Instance, InstanceFailure, LaunchRecord
+from protocol.instances import (
+    DEFAULT_TTL_S,
+    Instance,
+    InstanceFailure,
+    LaunchRecord,
+    TtlSeconds,
+)
 from protocol.nodes import Member, PublicKeyField
 
 STATE_SCHEMA = 2
@@ -139,6 +145,10 @@ class ClusterSettings(FrozenModel):
 
     loopback: Literal["open", "keyed"] = "open"
     """Whether peers on loopback need an API key."""
+
+    on_demand_ttl_s: TtlSeconds = DEFAULT_TTL_S
+    """How long a model that is placed on demand stays loaded after a request, where its placement
+    does not say."""
 
 
 class ClusterState(FrozenModel):

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from protocol.control_api import MAX_TTL_S, PlaceInstanceBody, PreviewsDocument
+from protocol.control_api import PlaceInstanceBody, PreviewsDocument
 from protocol.errors import ClientError, PlacementError, SkulkError, error_of
 from protocol.ids import Digest, ModelId, NodeId
-from protocol.instances import DisconnectPolicy
+from protocol.instances import MAX_TTL_S, DisconnectPolicy
 from protocol.move_api import MoveDocument
 from protocol.placements import Plan, Shape
 from skulk_tui.client import Query
@@ -44,8 +44,10 @@ class Wish:
     backend: str | None = None
     context_tokens: int | None = None
     slots: int | None = None
+    on_demand: bool = False
+    """Loaded when a request asks for it; else always."""
     ttl_s: int | None = None
-    """On demand, with this time to live; None is always loaded."""
+    """On demand: its time to live; None leaves it to the cluster's settings."""
     disconnect: DisconnectPolicy = field(default_factory=DisconnectPolicy)
     """What becomes of it when it cannot go on where it is."""
 
@@ -78,7 +80,7 @@ class Wish:
             backend=self.backend,
             context_tokens=self.context_tokens,
             slots=self.slots,
-            on_demand=self.ttl_s is not None,
+            on_demand=self.on_demand,
             ttl_s=self.ttl_s,
             lost_after_s=self.disconnect.lost_after_ms // 1000,
             replace=self.disconnect.replace,
@@ -108,8 +110,10 @@ class Wish:
         for option, value in chosen:
             if value is not None:
                 words += [option, str(value)]
+        if self.on_demand:
+            words.append("--on-demand")
         if self.ttl_s is not None:
-            words += ["--on-demand", "--ttl", f"{self.ttl_s}s"]
+            words += ["--ttl", f"{self.ttl_s}s"]
         words += disconnect_words(self.disconnect)
         return " ".join(shlex.quote(word) for word in words)
 

@@ -8,14 +8,13 @@ from typing import Annotated, Final, final
 import typer
 
 from protocol.control_api import (
-    DEFAULT_TTL_S,
-    MAX_TTL_S,
     CommandAccepted,
     InstanceView,
     PreviewsDocument,
 )
 from protocol.errors import ClientError, PlacementError, SkulkError
 from protocol.ids import DIGEST_PATTERN, Digest, parse_model_id
+from protocol.instances import MAX_TTL_S
 from protocol.placements import Plan, Shape
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import (
@@ -116,7 +115,7 @@ def place(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="With --on-demand: unload it so long after a request [default: 10m].",
+            help="With --on-demand: unload it so long after a request, such as 10m.",
         ),
     ] = None,
     lost_after: Annotated[
@@ -159,6 +158,7 @@ def place(
         backend=backend,
         context_tokens=context,
         slots=slots,
+        on_demand=on_demand,
         ttl_s=ttl_s,
         disconnect=disconnect_policy(lost_after, replace=replace, stop_after=stop_after),
     )
@@ -175,13 +175,13 @@ def place(
 
 
 def _ttl_s(ttl: str | None, *, on_demand: bool) -> int | None:
-    """Read how long an on-demand instance stays loaded; None for one that always is.
+    """Read how long an on-demand instance stays loaded; None where that is not said.
 
     Raises:
         ClientError: `client.usage`.
     """
     if ttl is None:
-        return DEFAULT_TTL_S if on_demand else None
+        return None
     seconds = math.ceil(parse_duration(ttl, "--ttl"))
     if not on_demand:
         problem = "--ttl says when an on-demand model is unloaded; this one stays loaded"

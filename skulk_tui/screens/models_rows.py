@@ -178,7 +178,7 @@ def inputs_line(wish: Wish | None) -> Line:
     context = "auto" if wish.context_tokens is None else str(wish.context_tokens)
     slots = "auto" if wish.slots is None else str(wish.slots)
     backend = f"  {wish.backend}" if wish.backend else ""
-    if wish.ttl_s is not None:
+    if wish.on_demand and wish.ttl_s is not None:
         backend += f"  on demand {format_duration(wish.ttl_s)}"
     return line(
         Span(" shape ", "dim"), shape_word(wish), Span("  ctx ", "dim"), context,

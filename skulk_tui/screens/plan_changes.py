@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from protocol.control_api import DEFAULT_TTL_S, CommandAccepted, InstanceView
+from protocol.control_api import CommandAccepted, InstanceView
 from protocol.drain_api import DEFAULT_DRAIN_S
 from protocol.errors import PlacementError, SkulkError
 from protocol.ids import NodeId
@@ -51,7 +51,7 @@ def placement(seat: Seat, wish: Wish, plan: Plan, *, on_changed: OnChanged) -> C
     view = seat.view
 
     async def send(option: str) -> Sent:
-        asked = replace(wish, ttl_s=DEFAULT_TTL_S) if option == _ON_DEMAND else wish
+        asked = replace(wish, on_demand=True) if option == _ON_DEMAND else wish
         try:
             accepted = await seat.link.request(
                 "POST", "/place_instance", CommandAccepted, asked.body(plan.plan_id)
@@ -74,11 +74,10 @@ def placement(seat: Seat, wish: Wish, plan: Plan, *, on_changed: OnChanged) -> C
         )
 
     effect, options = placement_effect(plan, view), [Option(key="p", title="place it")]
-    if wish.ttl_s is None:
-        time = format_duration(DEFAULT_TTL_S)
-        options.append(Option(key=_ON_DEMAND, title=f"on demand (unloads after {time})"))
+    if not wish.on_demand:
+        options.append(Option(key=_ON_DEMAND, title="on demand (unloaded when idle)"))
     else:
-        time = format_duration(wish.ttl_s)
+        time = "a while" if wish.ttl_s is None else format_duration(wish.ttl_s)
         loads = line(f"Loaded when a request asks for it, unloaded {time} after the last one.")
         effect = (*effect, loads)
     return Change(
@@ -157,7 +156,7 @@ def stop(seat: Seat, item: InstanceView) -> Change:
     effect.append(line(f"Files stay on disk. To bring it back: place it again{took}."))
     may_drain = item.phase == "ready" and item.in_flight != 0
     ttl_s = None if item.ttl_ms is None else item.ttl_ms // 1000
-    wish = replace(same_again(item.plan), ttl_s=ttl_s)
+    wish = replace(same_again(item.plan), on_demand=ttl_s is not None, ttl_s=ttl_s)
     change = _stop_change(
         seat, item.instance_id, item.plan, tuple(effect), may_drain=may_drain, wish=wish
     )

@@ -60,6 +60,7 @@ def wish_of(values: Mapping[str, str], view: ViewState, model_id: str) -> Wish:
             remediation="Such as llama_server-cpu, or an engine alone: vllm.",
         )
     context, slots = values.get("context"), values.get("slots")
+    ttl_s = ttl_of(values.get("ttl"))
     return Wish(
         model_id=ModelId(ref_named(view, "model", named).id if named else model_id),
         nodes=nodes_of(values.get("nodes", ""), view),
@@ -68,7 +69,8 @@ def wish_of(values: Mapping[str, str], view: ViewState, model_id: str) -> Wish:
         backend=backend,
         context_tokens=None if context is None else bounded_number("ctx", context, CONTEXT_BOUNDS),
         slots=None if slots is None else bounded_number("slots", slots, SLOTS_BOUNDS),
-        ttl_s=ttl_of(values.get("ttl")),
+        on_demand=ttl_s is not None,
+        ttl_s=ttl_s,
     )
 
 

@@ -19,7 +19,6 @@ from protocol.commands import (
     UnpinInstance,
 )
 from protocol.control_api import (
-    DEFAULT_TTL_S,
     CommandAccepted,
     ExactPlacement,
     PlaceInstanceBody,
@@ -30,6 +29,7 @@ from protocol.errors import PlacementError, RequestError, SkulkError, error_of
 from protocol.ids import CommandId, InstanceId, ModelId, parse_command_id, parse_model_id
 from protocol.instances import DisconnectPolicy, Instance
 from protocol.placements import PlacementOutcome, PlacementRequest, Plan, Shape
+from protocol.state import ClusterSettings
 from skulkd.api.catalog import find_model
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.errors import Attachments, DocumentedError, invalid_body
@@ -59,7 +59,7 @@ class InstanceRoutes:
     async def place(self, request: Request) -> Answer:
         """`POST /place_instance`: 202 once the placement is desired state."""
         body = await read_body(request, PlaceInstanceBody)
-        wanted, terms = placement_request(body), _terms(body)
+        wanted, terms = placement_request(body), _terms(body, self._deps.state.state.settings)
         command_id = self._claim(request, wanted.model_id)
         try:
             card = await find_card(self._deps, wanted.model_id)
@@ -395,7 +395,7 @@ class _Terms:
     disconnect: DisconnectPolicy = field(default_factory=DisconnectPolicy)
 
 
-def _terms(body: PlaceInstanceBody) -> _Terms:
+def _terms(body: PlaceInstanceBody, settings: ClusterSettings) -> _Terms:
     """Read whether it is on demand, and what becomes of it when it cannot go on.
 
     Raises:
@@ -403,7 +403,7 @@ def _terms(body: PlaceInstanceBody) -> _Terms:
     """
     stop_after_s = body.stop_after_s
     return _Terms(
-        ttl_ms=_ttl_ms(body),
+        ttl_ms=_ttl_ms(body, settings),
         disconnect=DisconnectPolicy(
             lost_after_ms=body.lost_after_s * 1000,
             replace=body.replace,
@@ -412,14 +412,14 @@ def _terms(body: PlaceInstanceBody) -> _Terms:
     )
 
 
-def _ttl_ms(body: PlaceInstanceBody) -> int | None:
+def _ttl_ms(body: PlaceInstanceBody, settings: ClusterSettings) -> int | None:
     """Read how an instance is placed: on demand, or always loaded.
 
     Raises:
         RequestError: `request.invalid`.
     """
     if body.on_demand:
-        return 1000 * (body.ttl_s or DEFAULT_TTL_S)
+        return 1000 * (body.ttl_s or settings.on_demand_ttl_s)
     if body.ttl_s is not None:
         raise RequestError(
             "request.invalid",

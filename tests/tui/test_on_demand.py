@@ -37,7 +37,7 @@ def node() -> Iterator[ScriptedSession]:
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "ttl_s"), [("", "d", 600), (" on-demand 30m", "p", 1800), ("", "p", None)]
+    ("words", "key", "ttl_s"), [("", "d", None), (" on-demand 30m", "p", 1800), ("", "p", None)]
 )
 def test_a_model_is_placed_on_demand_by_a_word_or_by_the_dialog(
     node: ScriptedSession, tmp_path: Path, words: str, key: str, ttl_s: int | None
@@ -54,7 +54,7 @@ def test_a_model_is_placed_on_demand_by_a_word_or_by_the_dialog(
             await seat.press(key)
             await seat.until(lambda: node.asked("POST", PLACE))
             body = node.asked("POST", PLACE)[0].body
-            assert (body["on_demand"], body.get("ttl_s")) == (ttl_s is not None, ttl_s)
+            assert (body["on_demand"], body.get("ttl_s")) == (key == "d" or bool(words), ttl_s)
 
     asyncio.run(story())
 

@@ -11,6 +11,7 @@ from protocol.events import InstanceWoken
 from protocol.instances import Instance, InstanceFailure, Phase
 from protocol.placements import PlacementOutcome
 from protocol.readings import InstanceReading, Readings
+from protocol.state import ClusterSettings
 from skulkd.api import waking
 from skulkd.api.body_budget import BodyBudget
 from skulkd.api.http import CONNECTION, AsgiScope, Message, Request
@@ -364,6 +365,23 @@ def test_a_placement_says_whether_it_is_on_demand(
         (command,) = daemon.gateway.submitted
         assert isinstance(command, PlaceInstance)
         assert command.ttl_ms == ttl_ms
+
+    with_api(story, daemon)
+
+
+def test_what_does_not_say_its_time_to_live_takes_that_of_the_cluster() -> None:
+    daemon = FakeDaemon()
+    settings = ClusterSettings(on_demand_ttl_s=90)
+    daemon.state.state = daemon.state.state.model_copy(update={"settings": settings})
+    daemon.placements.outcome = PlacementOutcome(plans=(make_plan(make_card()),))
+
+    async def story(api: Api) -> None:
+        bodies: tuple[dict[str, object], ...] = ({}, {"ttl_s": 60})
+        for body in bodies:
+            asked = {"model_id": MODEL, "on_demand": True, **body}
+            assert (await api.client.post("/place_instance", json=asked)).status_code == 202
+        placed = [item for item in daemon.gateway.submitted if isinstance(item, PlaceInstance)]
+        assert [item.ttl_ms for item in placed] == [90_000, 60_000]
 
     with_api(story, daemon)
 
