@@ -16,6 +16,7 @@ from protocol.images import ImageType
 _FACTORIES: Final[dict[EngineName, tuple[str, str]]] = {
     "scripted": ("engines.scripted.engine", "ScriptedEngine"),
     "llama_server": ("engines.llama_server.engine", "LlamaServerEngine"),
+    "mlx": ("engines.mlx.engine", "MlxEngine"),
 }
 
 

@@ -46,13 +46,16 @@ class EngineProcess:
         launch = engine.launch(spec)
         spec.socket_path.unlink(missing_ok=True)
         log_path = spec.socket_path.with_suffix(".log")
+        # A program that is run from another tree than the one installed keeps to that tree.
+        names = ("PATH", "PYTHONPATH")
+        inherited = {name: os.environ[name] for name in names if name in os.environ}
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 launch.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={"PATH": os.environ["PATH"], **launch.environment},
+                env={**inherited, **launch.environment},
                 start_new_session=True,
                 umask=0o077,
             )
