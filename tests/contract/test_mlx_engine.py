@@ -58,10 +58,12 @@ def test_a_greedy_chat_tells_its_tokens_and_reads_a_prompt_once(process: EngineP
         assert first[0] == Started(counted)
         assert text_of(first) == ANSWER
         end = finished(first)
-        assert (end.reason, end.usage.prompt_tokens, end.usage.cached_tokens) == ("stop", counted, 0)
-        entries = [
-            entry for frame in first if isinstance(frame, Chunk) for entry in frame.logprobs
-        ]
+        assert (end.reason, end.usage.prompt_tokens, end.usage.cached_tokens) == (
+            "stop",
+            counted,
+            0,
+        )
+        entries = [entry for frame in first if isinstance(frame, Chunk) for entry in frame.logprobs]
         assert "".join(entry.token for entry in entries) == ANSWER
         assert end.usage.completion_tokens == len(entries) + 1, "the end of the turn is a token"
         best = [entry.alternatives[0] for entry in entries]
