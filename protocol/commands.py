@@ -15,7 +15,7 @@ from protocol.ids import (
     NodeIdField,
     TokenIdField,
 )
-from protocol.instances import DisconnectPolicy, DrainMs, LaunchRecord, Phase, TtlMs
+from protocol.instances import DisconnectPolicy, DrainMs, LaunchRecord, Phase, RoomPriority, TtlMs
 from protocol.nodes import AddressField, NodeCapabilities, NodeFacts, PublicKeyField, Role
 from protocol.placements import PlacementRequest, Plan
 from protocol.state import (
@@ -148,6 +148,7 @@ class PlaceInstance(FrozenModel):
     card: ModelCard
     ttl_ms: TtlMs | None = None
     """Place it on demand: nothing is loaded before a request asks for it."""
+    priority: RoomPriority = 0
     disconnect: DisconnectPolicy = DisconnectPolicy()
 
 

@@ -34,6 +34,7 @@ from protocol.instances import (
     Phase,
     Repair,
     Replacement,
+    RoomPriority,
     TtlSeconds,
 )
 from protocol.nodes import CapabilityConflict, Member, Role
@@ -91,6 +92,8 @@ class PlaceInstanceBody(ControlModel):
     """Load nothing now: the first request does, and the last one begins the time to live."""
     ttl_s: TtlSeconds | None = None
     """With `on_demand`: how long it stays loaded after a request; left out, as the cluster says."""
+    priority: RoomPriority = 0
+    """Of on-demand models that are idle, the lowest makes room first, and none for a lower one."""
     lost_after_s: Annotated[int, Field(ge=1, le=MAX_AWAY_S)] = DEFAULT_LOST_AFTER_S
     """One of its nodes may be silent for so long before another place is looked for."""
     replace: bool = True
@@ -200,6 +203,7 @@ class InstanceView(ControlModel):
     """Of its time to live, while it is loaded and idle; None otherwise, or while no node tells."""
     pinned: bool = False
     """It stays loaded, and no drain takes it along."""
+    priority: int = 0
     made_room_for: ModelIdField | None = None
     """While it sleeps: the model that it was unloaded for; None when its time to live was over."""
     attempt: int

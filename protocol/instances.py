@@ -54,6 +54,8 @@ DesiredPhase = Literal["running", "asleep", "stopped"]
 DrainMs = Annotated[int, Field(ge=0, le=MAX_DRAIN_MS)]
 """How long what an instance is answering may take to end, once it is to stop."""
 
+RoomPriority = Annotated[int, Field(ge=-100, le=100)]
+"""Which on-demand instance makes room first: the lowest; none does for one with a lower one."""
 TtlSeconds = Annotated[int, Field(ge=1, le=MAX_TTL_S)]
 """The same, as operators say it."""
 TtlMs = Annotated[int, Field(ge=MIN_TTL_MS, le=MAX_TTL_MS)]
@@ -153,6 +155,7 @@ class Instance(FrozenModel):
     long without one. None: it is loaded for as long as it is placed."""
     pinned: bool = False
     """It stays loaded, and no drain of a node takes it along."""
+    priority: RoomPriority = 0
     made_room_for: ModelIdField | None = None
     """While it sleeps: the model that it was unloaded for; None when its time to live was over."""
     attempt: int = 1

@@ -48,6 +48,8 @@ class Wish:
     """Loaded when a request asks for it; else always."""
     ttl_s: int | None = None
     """On demand: its time to live; None leaves it to the cluster's settings."""
+    priority: int = 0
+    """Of idle on-demand models, the lowest makes room first."""
     disconnect: DisconnectPolicy = field(default_factory=DisconnectPolicy)
     """What becomes of it when it cannot go on where it is."""
 
@@ -82,6 +84,7 @@ class Wish:
             slots=self.slots,
             on_demand=self.on_demand,
             ttl_s=self.ttl_s,
+            priority=self.priority,
             lost_after_s=self.disconnect.lost_after_ms // 1000,
             replace=self.disconnect.replace,
             stop_after_s=None if stop_after_ms is None else stop_after_ms // 1000,
@@ -114,6 +117,8 @@ class Wish:
             words.append("--on-demand")
         if self.ttl_s is not None:
             words += ["--ttl", f"{self.ttl_s}s"]
+        if self.priority:
+            words += ["--priority", str(self.priority)]
         words += disconnect_words(self.disconnect)
         return " ".join(shlex.quote(word) for word in words)
 

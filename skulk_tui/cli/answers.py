@@ -268,6 +268,7 @@ def instance_record(
         needed_bytes=sum(shard.memory.needed_bytes for shard in view.plan.shards),
         ttl_s=None if view.ttl_ms is None else view.ttl_ms // 1000,
         sleeps_in_s=view.sleeps_in_s,
+        priority=view.priority,
         made_room_for=view.made_room_for,
         pinned=view.pinned,
         pids=tuple(runner.pid for runner in view.runners if runner.pid is not None),

@@ -147,6 +147,7 @@ def phase_text(instance: InstanceRecord) -> str:
         _move_text(instance),
         _repair_text(instance),
         sleeps,
+        f"priority {instance.priority}" if instance.priority else "",
         "pinned" if instance.pinned else "",
     ]
     said = ", ".join(note for note in notes if note)

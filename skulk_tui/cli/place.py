@@ -118,6 +118,15 @@ def place(
             help="With --on-demand: unload it so long after a request, such as 10m.",
         ),
     ] = None,
+    priority: Annotated[
+        int,
+        typer.Option(
+            min=-100,
+            max=100,
+            metavar="N",
+            help="With --on-demand: which idle models make room for others first, the lowest.",
+        ),
+    ] = 0,
     lost_after: Annotated[
         str | None,
         typer.Option(
@@ -160,6 +169,7 @@ def place(
         slots=slots,
         on_demand=on_demand,
         ttl_s=ttl_s,
+        priority=priority,
         disconnect=disconnect_policy(lost_after, replace=replace, stop_after=stop_after),
     )
     placing = Placing(

@@ -151,6 +151,8 @@ class InstanceRecord:
     """Of one on demand: how long it stays loaded after a request."""
     sleeps_in_s: int | None
     """While it is loaded and idle: what is left of that."""
+    priority: int
+    """Of idle on-demand models, the lowest makes room first."""
     made_room_for: str | None
     """While it sleeps: the model that it was unloaded for."""
     pinned: bool

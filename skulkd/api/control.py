@@ -230,6 +230,7 @@ class InstanceRoutes:
             plan=plan,
             card=card,
             ttl_ms=kept.ttl_ms,
+            priority=kept.priority,
             disconnect=kept.disconnect,
         )
         reply = await submit_plan(self._deps, command)
@@ -392,6 +393,7 @@ class _Terms:
     """How an instance is placed, whatever the plan is."""
 
     ttl_ms: int | None = None
+    priority: int = 0
     disconnect: DisconnectPolicy = field(default_factory=DisconnectPolicy)
 
 
@@ -404,6 +406,7 @@ def _terms(body: PlaceInstanceBody, settings: ClusterSettings) -> _Terms:
     stop_after_s = body.stop_after_s
     return _Terms(
         ttl_ms=_ttl_ms(body, settings),
+        priority=body.priority,
         disconnect=DisconnectPolicy(
             lost_after_ms=body.lost_after_s * 1000,
             replace=body.replace,

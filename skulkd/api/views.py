@@ -53,6 +53,7 @@ def instance_view(
         ttl_ms=instance.ttl_ms,
         sleeps_in_s=sleeps_in_s(instance, readings, now=now),
         pinned=instance.pinned,
+        priority=instance.priority,
         made_room_for=instance.made_room_for,
         attempt=instance.attempt,
         plan=instance.plan,

@@ -100,6 +100,7 @@ def place(
         card=command.card,
         desired="running" if command.ttl_ms is None else "asleep",
         ttl_ms=command.ttl_ms,
+        priority=command.priority,
         placed_at_ms=now_ms,
         request=command.request,
         disconnect=command.disconnect,

@@ -1,8 +1,9 @@
 """Making room for a model that is woken: which on-demand instances are unloaded for it; pure.
 
 Only an instance that is on demand, not pinned, ready and idle for a moment may go, never one that
-answers, has a queue, or has just been loaded for somebody. The one that was used the longest ago
-goes first, and no more than are needed. What a reading says may be late: the node itself unloads
+answers, has a queue, or has just been loaded for somebody, and none of a higher priority than the
+one that needs the room. The lowest priority goes first, of equal ones that which was used the
+longest ago, and no more than are needed. What a reading says may be late: the node itself unloads
 nothing that answers somebody, and wakes it again instead (`core.reconcile`).
 
 The memory counts as free only once it is measured to be: until the engines are gone the planner
@@ -61,14 +62,20 @@ def room_for(
     """
     nodes = set(nodes_of(instance))
     beside = [other for other in state.instances.values() if other is not instance]
-    may_go = [other for other in beside if _may_go(other) and not nodes.isdisjoint(nodes_of(other))]
+    may_go = [
+        other
+        for other in beside
+        if _may_go(other)
+        and other.priority <= instance.priority
+        and not nodes.isdisjoint(nodes_of(other))
+    ]
     idle = [
-        (since_s, other.instance_id)
+        (other.priority, since_s, other.instance_id)
         for other in may_go
         if (since_s := _idle_since_s(readings, other, now_s)) is not None
     ]
     chosen: list[InstanceId] = []
-    for _, instance_id in sorted(idle):
+    for _, _, instance_id in sorted(idle):
         chosen.append(instance_id)
         if _fits_without(state, chosen, planned):
             return Room(unloaded=_fewest(state, chosen, planned))
@@ -107,7 +114,7 @@ def _why_it_stays(instance: Instance) -> str:
         return f"pinned: skulk unpin {instance.instance_id}"
     if instance.ttl_ms is None:
         return f"always loaded: skulk stop {instance.instance_id}"
-    return "on demand, unloaded once it is idle"
+    return f"on demand, priority {instance.priority}"
 
 
 def _may_go(instance: Instance) -> bool:
@@ -133,7 +140,7 @@ def _idle_since_s(readings: Readings, instance: Instance, now_s: float | None) -
 def _fewest(
     state: ClusterState, chosen: list[InstanceId], planned: Planned
 ) -> tuple[InstanceId, ...]:
-    """Leave out those without which it fits as well, the one that was used last first."""
+    """Leave out those without which it fits as well, the most valuable first."""
     needed = list(chosen)
     for instance_id in reversed(chosen):
         others = [other for other in needed if other != instance_id]

@@ -239,6 +239,7 @@ def _moved(event: Event, old: Instance, replaces: Replacement, request: Placemen
         "replaces": replaces,
         "moved_from": nodes_of(old),
         "ttl_ms": old.ttl_ms,
+        "priority": old.priority,
         "pinned": old.pinned,
         "request": _wished(old, event.instance.plan, request),
         "disconnect": old.disconnect,

@@ -134,6 +134,7 @@ def test_options_become_the_request_and_node_names_become_ids(node: FakeNode) ->
         "context_tokens": 4096,
         "slots": 2,
         "on_demand": False,
+        "priority": 0,
         "lost_after_s": 30,
         "replace": True,
     }
@@ -278,16 +279,14 @@ def test_a_mistyped_backend_names_the_nearest(node: FakeNode) -> None:
 def test_on_demand_it_sleeps_at_once_and_its_time_to_live_is_asked_for(node: FakeNode) -> None:
     asleep = a_view().model_copy(update={"phase": "asleep", "ttl_ms": 1_800_000, "runners": ()})
     node.on("GET", f"/instance/{an_instance_id()}", asleep)
-    ran = skulk("place", MODEL, "--on-demand", "--ttl", "30m", node=node.url)
+    ran = skulk("place", MODEL, "--on-demand", "--ttl", "30m", "--priority", "7", node=node.url)
     assert ran.code == 0
     assert "asleep" in ran.out
     assert "skulk chat" in ran.err
     assert skulk("place", MODEL, "--on-demand", node=node.url).code == 0
     bodies = [seen.body for seen in node.asked("POST", "/place_instance")]
-    assert [(body["on_demand"], body.get("ttl_s")) for body in bodies] == [
-        (True, 1800),
-        (True, None),
-    ]
+    asked = [(body["on_demand"], body.get("ttl_s"), body["priority"]) for body in bodies]
+    assert asked == [(True, 1800, 7), (True, None, 0)]
 
 
 @pytest.mark.parametrize("wrong", [("--ttl", "5m"), ("--on-demand", "--ttl", "8d")])

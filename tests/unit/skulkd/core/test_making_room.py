@@ -125,6 +125,19 @@ def test_the_one_that_was_used_the_longest_ago_goes_first_and_no_more_than_are_n
     assert unloaded(state, seeing(reading_of(3, idle_s=90), reading_of(2, idle_s=30))) == [2]
 
 
+def test_the_lowest_priority_goes_first_and_none_for_a_lower_one() -> None:
+    kept = on_demand(1).model_copy(update={"priority": 5})
+    readings = seeing(reading_of(1, idle_s=90), reading_of(2, idle_s=9))
+    for asked in (0, 5, 9):
+        wanted = on_demand(9, None).model_copy(update={"priority": asked})
+        assert unloaded(having(kept, on_demand(2), wanted), readings) == [2]
+    above = on_demand(9, None).model_copy(update={"priority": 5})
+    assert unloaded(having(kept, above), readings) == [1]
+    error = refused(having(kept, on_demand(9, None)), readings)
+    assert error.code == "placement.no_fit"
+    assert "on demand, priority 5" in error.message
+
+
 def test_several_go_where_one_does_not_do() -> None:
     state = having(on_demand(1), on_demand(2), on_demand(9, None, size=7 * GIB))
     readings = seeing(reading_of(1, idle_s=9), reading_of(2, idle_s=30))
