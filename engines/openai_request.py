@@ -7,6 +7,8 @@ numbers, LoRA scales, file paths) cannot be set by a client.
 import json
 from typing import Final
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from protocol.tasks import ChatMessage, ChatTask, ResponseFormat, Sampling, ToolDefinition
 
 Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
@@ -122,7 +124,10 @@ def rerank_body(query: str, documents: tuple[str, ...]) -> bytes:
 
 
 def _encode(body: dict[str, Json]) -> bytes:
-    return _DUMP(body).encode("utf-8", "backslashreplace")
+    try:
+        return to_json(body)
+    except PydanticSerializationError:  # half a surrogate pair, which UTF-8 cannot hold
+        return _DUMP(body).encode("utf-8", "backslashreplace")
 
 
 def _message(message: ChatMessage) -> Json:

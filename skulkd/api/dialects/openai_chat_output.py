@@ -11,7 +11,7 @@ from typing import Any, Final, final
 from protocol.data_frames import Chunk, Finished, Started, TokenLogprob, ToolCallDelta, Usage
 from protocol.ids import CommandId
 from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
-from skulkd.api.dialects.json_text import escaped
+from skulkd.api.dialects.json_text import escaped, written
 from skulkd.api.dialects.openai_choices import AnswerHead, UsageTally
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -149,7 +149,7 @@ class ChatAnswer:
             "choices": choices,
             "usage": usage_object(tally.total),
         }
-        return _DUMP(document).encode("utf-8", "replace")
+        return written(document)
 
 
 @final
@@ -200,9 +200,6 @@ class _GatheredChoice:
             "logprobs": {"content": logprob_entries(self._logprobs)} if self._logprobs else None,
             **end_of(terminal),
         }
-
-
-_DUMP: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def end_of(finished: Finished) -> dict[str, str]:

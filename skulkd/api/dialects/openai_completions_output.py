@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 from protocol.data_frames import Chunk, Finished, Started, TokenLogprob
 from skulkd.api.dialects.framing import SSE_KEEP_ALIVE
-from skulkd.api.dialects.json_text import escaped
+from skulkd.api.dialects.json_text import escaped, written
 from skulkd.api.dialects.openai_chat_output import (
     DONE,
     end_of,
@@ -18,7 +18,6 @@ from skulkd.api.dialects.openai_chat_output import (
 from skulkd.api.dialects.openai_choices import AnswerHead, UsageTally
 
 _NO_LOGPROBS: Final = b"null"
-_DUMP: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @final
@@ -151,7 +150,7 @@ class CompletionAnswer:
             "choices": choices,
             "usage": usage_object(tally.total),
         }
-        return _DUMP(document).encode("utf-8", "replace")
+        return written(document)
 
 
 def logprobs_object(
