@@ -6,7 +6,7 @@ sends.
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
@@ -133,6 +133,11 @@ class Wish:
         if slots is not None:
             slots = max(SLOTS_BOUNDS[0], min(slots, SLOTS_BOUNDS[1]))
         return replace(self, slots=slots)
+
+    def without(self, nodes: Iterable[NodeId]) -> "Wish":
+        """Leave out some nodes, besides those that are left out already."""
+        excluded = tuple(dict.fromkeys((*self.excluded_nodes, *nodes)))
+        return replace(self, excluded_nodes=excluded)
 
     def toggled(self, node_id: NodeId) -> "Wish":
         """Pick a node, or take it back; one that was excluded is picked."""

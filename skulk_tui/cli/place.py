@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, final
 
 import typer
@@ -11,6 +11,7 @@ from protocol.control_api import (
     CommandAccepted,
     InstanceView,
     PreviewsDocument,
+    StateDocument,
 )
 from protocol.errors import ClientError, PlacementError, SkulkError
 from protocol.ids import DIGEST_PATTERN, Digest, parse_model_id
@@ -74,6 +75,10 @@ def place(
         typer.Option("--explain", help="As --dry-run, and how the predicted speed comes about."),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until it serves.")] = True,
+    copies: Annotated[
+        int,
+        typer.Option(min=1, max=64, metavar="N", help="Place so many, each on nodes of its own."),
+    ] = 1,
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the instance's id once accepted; no waiting.")
     ] = False,
@@ -181,7 +186,9 @@ def place(
     with naming_the_nearest_model(session, model_id):
         if dry_run or explain:
             return placing.show_candidates(explain=explain)
-        return placing.place(plan=plan, wait=wait and not detach, id_only=detach)
+        if copies > 1:
+            placing = placing.beside(state, plan=plan)
+        return placing.place(plan=plan, wait=wait and not detach, id_only=detach, copies=copies)
 
 
 def _ttl_s(ttl: str | None, *, on_demand: bool) -> int | None:
@@ -235,37 +242,72 @@ class Placing:
             return exit_codes.OK
         return tell(refused(document), self.session)
 
-    def place(self, *, plan: str | None, wait: bool, id_only: bool) -> int | None:
-        """Place, and wait or say how to follow."""
-        session = self.session
+    def beside(self, state: StateDocument, *, plan: str | None) -> "Placing":
+        """Leave out the nodes on which the model is placed already: a further copy goes elsewhere.
+
+        Raises:
+            ClientError: `client.usage` for several copies by one plan.
+        """
+        if plan is not None:
+            raise ClientError(
+                "client.usage",
+                "--copies and --plan exclude each other: a plan is for one copy",
+                remediation="Leave one of them out.",
+            )
+        views = (one for one in state.instances.values() if one.model_id == self.wish.model_id)
+        taken = [
+            shard.node_id for one in views if one.phase != "failed" for shard in one.plan.shards
+        ]
+        return replace(self, wish=self.wish.without(taken))
+
+    def place(self, *, plan: str | None, wait: bool, id_only: bool, copies: int = 1) -> int | None:
+        """Place, each copy on nodes of its own, and wait or say how to follow."""
+        session, wish = self.session, self.wish
         plan_id = self._whole_plan_id(plan) if plan is not None else None
+        placed: list[CommandAccepted] = []
+        for number in range(1, copies + 1):
+            try:
+                accepted = self._accept(wish, plan_id)
+            except SkulkError:
+                if placed:
+                    session.narrate(f"{number - 1} of {copies} copies are placed, and stay")
+                raise
+            placed.append(accepted)
+            if accepted.plan is not None:
+                wish = wish.without(shard.node_id for shard in accepted.plan.shards)
+        ids = [accepted.instance_id or accepted.command_id for accepted in placed]
+        if not wait:
+            for instance_id in ids:
+                session.narrate(instance_hint(instance_id))
+        if id_only and not session.output.is_for_programs:
+            session.output.write("".join(f"{instance_id}\n" for instance_id in ids))
+            return None
+        views = [self._outcome(instance_id, wait=wait) for instance_id in ids]
+        records = tuple(instance_record(view, self.names) for view in views)
+        session.output.show(
+            Listing(
+                kind="instances",
+                seq=placed[-1].seq,
+                items=records,
+                tables=(instances_table(records, now_ms=session.clock.wall_ms()),),
+                names=tuple(record.instance_id for record in records),
+            )
+        )
+        return None
+
+    def _accept(self, wish: Wish, plan_id: Digest | None) -> CommandAccepted:
         try:
-            accepted = session.client.post(
-                "/place_instance", CommandAccepted, self.wish.body(plan_id)
+            accepted = self.session.client.post(
+                "/place_instance", CommandAccepted, wish.body(plan_id)
             )
         except SkulkError as error:
             self._tell_what_stands_against_it(error, plan_id)
             raise
-        instance_id = accepted.instance_id or accepted.command_id
         if accepted.plan is not None:
-            session.narrate(f"accepted as {instance_id}: {plan_text(accepted.plan, self.names)}")
-        if not wait:
-            session.narrate(instance_hint(instance_id))
-        if id_only and not session.output.is_for_programs:
-            session.output.write(f"{instance_id}\n")
-            return None
-        view = self._outcome(instance_id, wait=wait)
-        record = instance_record(view, self.names)
-        session.output.show(
-            Listing(
-                kind="instances",
-                seq=accepted.seq,
-                items=(record,),
-                tables=(instances_table((record,), now_ms=session.clock.wall_ms()),),
-                names=(record.instance_id,),
-            )
-        )
-        return None
+            instance_id = accepted.instance_id or accepted.command_id
+            said = plan_text(accepted.plan, self.names)
+            self.session.narrate(f"accepted as {instance_id}: {said}")
+        return accepted
 
     def _outcome(self, instance_id: str, *, wait: bool) -> InstanceView:
         if not wait:

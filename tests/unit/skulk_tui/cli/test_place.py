@@ -9,6 +9,7 @@ from tests.support.command_line import skulk
 from tests.support.fake_node import (
     FakeNode,
     a_refusal_of_memory,
+    a_state_document,
     a_view,
     accepted,
     an_ending,
@@ -181,6 +182,26 @@ def test_several_nodes_are_asked_for_in_the_preview_and_in_the_placement(node: F
     body = node.asked("POST", "/place_instance")[0].body
     assert (body["min_nodes"], body["nodes"]) == (2, [a_node_id()])
     assert skulk("place", MODEL, "--min-nodes", "0", node=node.url).code == 2
+
+
+def test_each_copy_is_asked_for_on_nodes_of_its_own(node: FakeNode) -> None:
+    node.on("GET", "/state", a_state_document().model_copy(update={"instances": {}}))
+    assert skulk("place", MODEL, "--copies", "2", "--detach", node=node.url).code == 0
+    bodies = [asked.body for asked in node.asked("POST", "/place_instance")]
+    assert [body.get("excluded_nodes", []) for body in bodies] == [[], [a_node_id()]]
+
+
+def test_a_further_copy_is_not_asked_for_where_the_model_is_already(node: FakeNode) -> None:
+    skulk("place", MODEL, "--copies", "2", "--detach", node=node.url)
+    bodies = [asked.body for asked in node.asked("POST", "/place_instance")]
+    assert [body["excluded_nodes"] for body in bodies] == [[a_node_id()], [a_node_id()]]
+
+
+def test_copies_are_not_placed_by_one_plan(node: FakeNode) -> None:
+    ran = skulk("place", MODEL, "--copies", "2", "--plan", "a" * 64, node=node.url)
+    assert ran.code == 2
+    assert "exclude each other" in ran.err
+    assert node.asked("POST", "/place_instance") == []
 
 
 def test_an_explanation_places_nothing(node: FakeNode) -> None:
