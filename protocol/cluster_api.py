@@ -11,7 +11,6 @@ from protocol.control_api import (
     ControlModel,
     NodeHealthView,
     NodeResourcesView,
-    StorageDocument,
 )
 from protocol.errors import DetailValue, ErrorBody
 from protocol.ids import (
@@ -24,6 +23,7 @@ from protocol.ids import (
 from protocol.nodes import Eligibility, Presence, Role
 from protocol.readings import LinkWord
 from protocol.state import Policy
+from protocol.storage_api import StorageDocument
 
 # ---- The cluster -------------------------------------------------------------------------------
 

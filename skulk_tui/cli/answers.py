@@ -2,7 +2,6 @@
 
 from protocol.cluster_api import Liveness, NodeView
 from protocol.control_api import (
-    FoundModelView,
     HealthReasonView,
     InstanceView,
     NodeHealthView,
@@ -18,6 +17,7 @@ from protocol.models_api import ModelEntry
 from protocol.nodes import Eligibility, Member, Role
 from protocol.placements import MemoryArithmetic, Plan, Refusal
 from protocol.state import PlacementFailure
+from protocol.storage_api import FoundModelView
 from skulk_tui.cli.records import (
     ArithmeticRecord,
     CandidateRecord,

@@ -6,17 +6,11 @@ from typing import Annotated, Final, get_args
 import typer
 
 from protocol.cluster_api import ClusterStorage
-from protocol.control_api import (
-    CommandAccepted,
-    FoundModels,
-    FoundSource,
-    ImportModelBody,
-    RemovedModel,
-    TransferStatus,
-)
+from protocol.control_api import CommandAccepted, ImportModelBody, TransferStatus
 from protocol.errors import ClientError, SkulkError
 from protocol.ids import ModelId, parse_model_id
 from protocol.models_api import ModelEntry, ModelList
+from protocol.storage_api import FoundModels, FoundSource, RemovedModel
 from skulk_tui.cli import exit_codes
 from skulk_tui.cli.answers import found_record, model_record, names_of, transfer_record
 from skulk_tui.cli.completing import complete_model, complete_node, complete_words

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.cards import ModelCard
-from protocol.control_api import StoredModelView
 from protocol.instances import InstanceFailure
 from protocol.models_api import ModelEntry
 from protocol.state import PlacementFailure
+from protocol.storage_api import StoredModelView
 from skulk_tui.formatting import UNKNOWN, format_bytes, format_count, rfc3339
 from skulk_tui.lines import Line, Span, line, span, toned, wrapped
 from skulk_tui.screens.models_rows import state_of_model

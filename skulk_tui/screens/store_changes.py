@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from protocol.admin_api import ConfigDocument
-from protocol.control_api import RemovedModel, TransferStatus
+from protocol.control_api import TransferStatus
 from protocol.errors import ClientError
+from protocol.storage_api import RemovedModel
 from protocol.verify_api import VerifyStatus
 from skulk_tui.changes import Change, Option, Sent
 from skulk_tui.client import path_of

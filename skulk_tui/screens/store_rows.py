@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.cluster_api import ClusterStorage, UnansweredNode
-from protocol.control_api import StorageDocument, StoredModelView, TransferStatus
+from protocol.control_api import TransferStatus
+from protocol.storage_api import StorageDocument, StoredModelView
 from skulk_tui.formatting import (
     UNKNOWN,
     date_of,

@@ -4,16 +4,11 @@ from typing import Final, cast, final, get_args
 
 from protocol.cards import card_digest
 from protocol.commands import AddCard, RemoveCard
-from protocol.control_api import (
-    CardDocument,
-    CommandAccepted,
-    FoundModels,
-    FoundSource,
-    ImportModelBody,
-)
+from protocol.control_api import CardDocument, CommandAccepted, ImportModelBody
 from protocol.errors import RequestError, StoreError
 from protocol.ids import ModelId, parse_model_id
 from protocol.models_api import ModelList
+from protocol.storage_api import FoundModels, FoundSource
 from skulkd.api.catalog import find_here, find_model
 from skulkd.api.control import mint, read_body, unknown_model
 from skulkd.api.dependencies import ApiDependencies

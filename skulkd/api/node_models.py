@@ -6,16 +6,11 @@ from pathlib import Path
 from typing import Final, Protocol, final
 
 from protocol.cards import LocalSource, ModelCard
-from protocol.control_api import (
-    FoundModelView,
-    FoundSource,
-    StorageDocument,
-    StoredModelView,
-    TransferStatus,
-)
+from protocol.control_api import TransferStatus
 from protocol.errors import StoreError
 from protocol.ids import ModelId, NodeId
 from protocol.readings import TransferReading
+from protocol.storage_api import FoundModelView, FoundSource, StorageDocument, StoredModelView
 from protocol.verify_api import VerifyStatus
 from skulkd.api.cards_elsewhere import CardsElsewhere
 from skulkd.api.catalog import find_model

@@ -14,18 +14,14 @@ from protocol.cluster_api import (
     Joined,
     LogsDocument,
 )
-from protocol.control_api import (
-    FoundModelView,
-    FoundSource,
-    StorageDocument,
-    TransferStatus,
-)
+from protocol.control_api import TransferStatus
 from protocol.data_frames import Frame, TakeChunk
 from protocol.ids import CommandId, InstanceId, ModelId, NodeId
 from protocol.nodes import NodeHealth
 from protocol.peer_messages import ApiAnswer, CallApi, TermPair
 from protocol.placements import PlacementOutcome, PlacementRequest
 from protocol.readings import Readings
+from protocol.storage_api import FoundModelView, FoundSource, StorageDocument
 from protocol.tasks import ChatTask, VectorTask
 from protocol.verify_api import VerifyStatus
 from skulkd.api.cluster_look import ClusterLook

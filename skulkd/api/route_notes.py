@@ -30,7 +30,6 @@ from protocol.control_api import (
     CommandAccepted,
     EventsDocument,
     ExactPlacement,
-    FoundModels,
     HealthDocument,
     ImportModelBody,
     InstanceView,
@@ -40,7 +39,6 @@ from protocol.control_api import (
     PauseBody,
     PlaceInstanceBody,
     PreviewsDocument,
-    RemovedModel,
     StateDocument,
     TransferList,
     TransferStatus,
@@ -51,6 +49,7 @@ from protocol.keys_api import ChangeKeyBody, CreatedKey, CreateKeyBody, KeyList,
 from protocol.link_api import LinksDocument, ProbeLinksBody, ProbeView
 from protocol.models_api import ModelEntry, ModelList, ModelRequirements
 from protocol.move_api import MoveDocument, MoveInstanceBody
+from protocol.storage_api import FoundModels, RemovedModel
 from protocol.verify_api import VerifyStatus
 
 Schema = dict[str, Any]

@@ -8,16 +8,11 @@ from collections.abc import Iterable
 from typing import final
 
 from protocol.cluster_api import ClusterStorage, ModelHolders, UnansweredNode
-from protocol.control_api import (
-    PauseBody,
-    RemovedModel,
-    StorageDocument,
-    StoredModelView,
-    TransferList,
-)
+from protocol.control_api import PauseBody, TransferList
 from protocol.errors import SkulkError, StoreError
 from protocol.ids import ModelId, NodeId, parse_model_id
 from protocol.state import ClusterState
+from protocol.storage_api import RemovedModel, StorageDocument, StoredModelView
 from skulkd.api.control import mint, read_body
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.http import Answer, Request, json_reply

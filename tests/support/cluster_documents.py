@@ -19,17 +19,11 @@ from protocol.cluster_api import (
     TokenView,
     UnansweredNode,
 )
-from protocol.control_api import (
-    EventsDocument,
-    EventView,
-    NodeHealthView,
-    NodeResourcesView,
-    StorageDocument,
-    StoredModelView,
-)
+from protocol.control_api import EventsDocument, EventView, NodeHealthView, NodeResourcesView
 from protocol.errors import ErrorBody
 from protocol.ids import TokenId
 from protocol.link_api import LinkNode, LinksDocument, LinkView, ProbeState, ProbeView
+from protocol.storage_api import StorageDocument, StoredModelView
 from tests.support.builders import (
     GIB,
     MIB,

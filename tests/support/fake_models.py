@@ -3,16 +3,10 @@
 from typing import final
 
 from protocol.cards import ModelCard
-from protocol.control_api import (
-    FoundModelView,
-    FoundSource,
-    PauseView,
-    StorageDocument,
-    StoredModelView,
-    TransferStatus,
-)
+from protocol.control_api import PauseView, TransferStatus
 from protocol.errors import StoreError
 from protocol.ids import ModelId, NodeId
+from protocol.storage_api import FoundModelView, FoundSource, StorageDocument, StoredModelView
 from protocol.verify_api import VerifyStatus
 from skulkd.api.ports import CatalogModel
 

@@ -19,8 +19,6 @@ from protocol.control_api import (
     CommandAccepted,
     ErrorDocument,
     ErrorEnvelope,
-    FoundModels,
-    FoundModelView,
     HealthDocument,
     HealthReasonView,
     InstanceView,
@@ -31,7 +29,6 @@ from protocol.control_api import (
     NodeResourcesView,
     PreviewsDocument,
     ProgressView,
-    RemovedModel,
     RunnerView,
     StateDocument,
     TransferStatus,
@@ -43,6 +40,7 @@ from protocol.keys_api import CreatedKey, KeyList, KeyView
 from protocol.models_api import ModelEntry, ModelList, ResolvedCapabilities
 from protocol.move_api import MoveDocument
 from protocol.placements import PlacementRequest, Plan, Refusal, SmallestChange
+from protocol.storage_api import FoundModels, FoundModelView, RemovedModel
 from protocol.verify_api import VerifiedFile, VerifyStatus
 from tests.support import cluster_documents as of_cluster
 from tests.support.builders import (

@@ -7,15 +7,10 @@ from pathlib import Path
 from typing import Final, final
 
 from protocol.cards import ModelCard
-from protocol.control_api import (
-    FoundModelView,
-    FoundSource,
-    StorageDocument,
-    StoredModelView,
-    TransferStatus,
-)
+from protocol.control_api import TransferStatus
 from protocol.errors import ErrorCode, StoreError
 from protocol.ids import Digest, ModelId, NodeId
+from protocol.storage_api import FoundModelView, FoundSource, StorageDocument, StoredModelView
 from protocol.verify_api import VerifyStatus
 from skulkd.api.ports import CatalogModel
 from skulkd.worker.steps import needs_files

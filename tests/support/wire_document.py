@@ -21,6 +21,7 @@ NOT_ON_THE_WIRE: Final = frozenset(
         "clock",
         "cluster_api",
         "control_api",
+        "storage_api",
         "keys_api",
         "drain_api",
         "verify_api",

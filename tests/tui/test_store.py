@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from protocol.cluster_api import ClusterStorage, UnansweredNode
-from protocol.control_api import PauseView, RemovedModel, StorageDocument, StoredModelView
+from protocol.control_api import PauseView
 from protocol.errors import ErrorBody
 from protocol.ids import ModelId
 from protocol.session import row_key
+from protocol.storage_api import RemovedModel, StorageDocument, StoredModelView
 from protocol.verify_api import VerifyStatus
 from tests.support.builders import GIB, a_node_id
 from tests.support.den_cluster import LLAMA, QWEN, den_transfer, fill

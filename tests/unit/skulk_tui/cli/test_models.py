@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from protocol.control_api import FoundModels, FoundModelView
 from protocol.errors import ErrorBody
 from protocol.models_api import ModelList
+from protocol.storage_api import FoundModels, FoundModelView
 from tests.support.builders import GIB, MIB, MODEL
 from tests.support.cluster_documents import some_storage
 from tests.support.command_line import skulk

@@ -9,12 +9,10 @@ from protocol.cards import LicenseSection, ReasoningSection, RuntimeSection, car
 from protocol.commands import AddCard, CreateApiKey, RemoveCard, RevokeApiKey
 from protocol.control_api import (
     EventsDocument,
-    FoundModels,
     HealthDocument,
     ListenersDocument,
     NodeIdentity,
     StateDocument,
-    StorageDocument,
     TransferList,
     TransferStatus,
     read_answer,
@@ -26,6 +24,7 @@ from protocol.models_api import ModelEntry, ModelList, ModelRequirements
 from protocol.nodes import HealthReason, NodeHealth
 from protocol.readings import NodeReading, Readings, TransferReading
 from protocol.state import ApiKey
+from protocol.storage_api import FoundModels, StorageDocument
 from tests.support.api_harness import Api, request_bytes, until, with_api
 from tests.support.fake_models import FakeModels
 from tests.support.fake_ports import (

@@ -7,17 +7,12 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.cluster_api import ClusterStorage
-from protocol.control_api import (
-    HealthDocument,
-    NodeIdentity,
-    StorageDocument,
-    TransferStatus,
-    read_answer,
-)
+from protocol.control_api import HealthDocument, NodeIdentity, TransferStatus, read_answer
 from protocol.errors import ClusterError
 from protocol.peer_messages import ApiAnswer, CallApi
 from protocol.readings import Readings, TransferReading
 from protocol.state import RemovedMember
+from protocol.storage_api import StorageDocument
 from skulkd.api.app import create_app
 from skulkd.runtime.tasks import Tasks
 from tests.support.api_harness import Api, request_bytes, with_api
