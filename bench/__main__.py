@@ -26,6 +26,7 @@ BENCHES: Final = (
     "journal",
     "transport",
     "files",
+    "tunnel",
     "replication",
     "upstream",
     "gateway",

@@ -67,7 +67,7 @@ class _Watch:
         )
 
 
-async def _open(parent: "Connection[Any, Any]") -> tuple[ZmqTransport, Peer]:
+async def open_transport(parent: "Connection[Any, Any]") -> tuple[ZmqTransport, Peer]:
     """Open a transport and exchange names with the other process."""
     keys = make_key_pair()
     transport = ZmqTransport(
@@ -93,7 +93,7 @@ async def _open(parent: "Connection[Any, Any]") -> tuple[ZmqTransport, Peer]:
 
 async def _sink(parent: "Connection[Any, Any]", load: _Load) -> None:
     """Take all frames, and say what that cost from the first one on."""
-    transport, _ = await _open(parent)
+    transport, _ = await open_transport(parent)
     done: asyncio.Future[_Cost] = asyncio.get_running_loop().create_future()
     watch: list[_Watch] = []
     n_left = load.n_frames
@@ -116,7 +116,7 @@ async def _sink(parent: "Connection[Any, Any]", load: _Load) -> None:
 
 async def _source(child: "Connection[Any, Any]", load: _Load) -> tuple[_Cost, _Cost]:
     """Send all frames; gives both sides' costs."""
-    transport, peer = await _open(child)
+    transport, peer = await open_transport(child)
     await run_blocking(child.recv)
     payload = bytes(load.n_bytes)
     watch = _Watch()
