@@ -392,6 +392,18 @@ def text_tokens(card: ModelCard, context_tokens: int) -> int:
     return min(context_tokens, ENCODER_TEXT_TOKENS if is_encoder(card) else TEXT_TOKENS)
 
 
+def weights_digest(card: ModelCard) -> Digest:
+    """Digest what an engine loads of a card: equal for cards that differ in words only."""
+    loaded = {
+        "model_id", "source_repository", "source_revision", "gguf_file", "source", "scripted",
+    }  # fmt: skip
+    if card.source is not None:
+        loaded -= {"model_id"}
+    canonical = card.model_dump_json(include=loaded, exclude_defaults=True).encode()
+    projector = f"{projector_bytes(card)}".encode()
+    return Digest(hashlib.sha256(b"skulk weights\0" + canonical + projector).hexdigest())
+
+
 def card_digest(card: ModelCard) -> Digest:
     """Digest a card's content: equal cards, however they were written, have equal digests."""
     canonical = card.model_dump_json(exclude_defaults=True, by_alias=False).encode()

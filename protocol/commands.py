@@ -16,6 +16,7 @@ from protocol.ids import (
     TokenIdField,
 )
 from protocol.instances import DisconnectPolicy, DrainMs, LaunchRecord, Phase, RoomPriority, TtlMs
+from protocol.measurements import BootKey, MeasuredMemory
 from protocol.nodes import AddressField, NodeCapabilities, NodeFacts, PublicKeyField, Role
 from protocol.placements import PlacementRequest, Plan
 from protocol.state import (
@@ -279,6 +280,19 @@ class ReportFailure(FrozenModel):
     was_ready: bool
 
 
+class ReportMemory(FrozenModel):
+    """What a runner that is ready was seen to take; idempotent by its boot, the most counts."""
+
+    kind: Literal["report_memory"] = "report_memory"
+    command_id: CommandIdField
+    instance_id: InstanceIdField
+    node_id: NodeIdField
+    rank: Annotated[int, Field(ge=0, le=127)]
+    attempt: Annotated[int, Field(ge=0)]
+    key: BootKey
+    memory: MeasuredMemory
+
+
 class ReportDownload(FrozenModel):
     """A download ended."""
 
@@ -378,6 +392,7 @@ Command = Annotated[
     | ClearBreaker
     | ReportPhase
     | ReportFailure
+    | ReportMemory
     | ReportDownload
     | AddCard
     | RemoveCard

@@ -177,6 +177,21 @@ class ProgressView(ControlModel):
     note: str = ""
 
 
+class MemoryView(ControlModel):
+    """What one rank was predicted to take, and what it was seen to take at the most."""
+
+    predicted_bytes: int
+    measured_bytes: int
+    mapped_bytes: int = 0
+    """Of what was measured: weights that are mapped from their files."""
+    cache_bytes: int | None = None
+    """Of it: the cache, where the engine tells."""
+    error_percent: float
+    """Of what was measured; negative where too little was predicted."""
+    source: Literal["process", "device", "engine"]
+    """Who told: the kernel of the process, the driver of the device, or the engine's log."""
+
+
 class RunnerView(ControlModel):
     """Where one rank's process stands."""
 
@@ -186,6 +201,8 @@ class RunnerView(ControlModel):
     phase: Phase
     since_ms: int
     pid: int | None = None
+    memory: MemoryView | None = None
+    """Once it was measured."""
 
 
 class InstanceView(ControlModel):

@@ -27,6 +27,7 @@ from protocol.instances import (
     Repair,
     RunnerStatus,
 )
+from protocol.measurements import BootKey, MeasuredMemory
 from protocol.nodes import Member, NodeCapabilities, NodeFacts
 from protocol.placements import Plan
 from protocol.state import ApiKey, ClusterSettings, DownloadOutcome, JoinToken, PlacementFailure
@@ -152,6 +153,17 @@ class RunnerPhaseChanged(FrozenModel):
     runner: RunnerStatus
     launch: LaunchRecord | None = None
     """With phase `ready`: what led there, kept as the model's last good launch."""
+
+
+class MemoryMeasured(FrozenModel):
+    """A runner that is ready was seen to take more than was known of its boot."""
+
+    kind: Literal["memory_measured"] = "memory_measured"
+    instance_id: InstanceIdField
+    rank: int
+    attempt: int
+    key: BootKey
+    memory: MeasuredMemory
 
 
 class InstanceFailed(FrozenModel):
@@ -308,6 +320,7 @@ Event = Annotated[
     | InstancePlaced
     | PlacementFailed
     | RunnerPhaseChanged
+    | MemoryMeasured
     | InstanceFailed
     | InstanceRetried
     | InstanceReplanned

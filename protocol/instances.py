@@ -8,6 +8,7 @@ from protocol.base import FrozenModel
 from protocol.cards import ModelCard
 from protocol.errors import ErrorBody
 from protocol.ids import DigestField, InstanceIdField, ModelIdField, NodeIdField
+from protocol.measurements import MeasuredMemory
 from protocol.placements import PlacementRequest, Plan
 
 MAX_DRAIN_MS: Final = 24 * 3600 * 1000
@@ -85,6 +86,8 @@ class RunnerStatus(FrozenModel):
     phase: Phase
     since_ms: int
     pid: int | None = None
+    memory: Annotated[MeasuredMemory | None, Field(exclude_if=lambda seen: seen is None)] = None
+    """What it was seen to take once it was ready; None until then, and where nothing tells."""
 
 
 class InstanceFailure(FrozenModel):

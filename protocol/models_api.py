@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from protocol.cards import BackendTag, EngineName, ModelTask
+from protocol.cards import BackendTag, Compute, EngineName, ModelTask
 from protocol.control_api import ControlModel
 from protocol.ids import DigestField, ModelIdField
 
@@ -40,6 +40,22 @@ class Companions(ControlModel):
     mtp_sidecar_repo: str | None = None
     assistant_model_repo: str | None = None
     served_spec_draft_repo: str | None = None
+
+
+class BootView(ControlModel):
+    """What boots of a model have taken, under what that holds for."""
+
+    build: str
+    compute: Compute
+    device: str
+    context_tokens: int
+    slots: int
+    layers: tuple[int, int]
+    """Half-open."""
+    measured_bytes: int
+    """The most of the last boots: what the next one is predicted to take."""
+    n_boots: int
+    at_ms: int
 
 
 class ModelEntry(ControlModel):
@@ -81,6 +97,8 @@ class ModelEntry(ControlModel):
     companion_of: tuple[ModelIdField, ...] = ()
     license: str = ""
     """As people call it."""
+    measured: tuple[BootView, ...] = ()
+    """What it has taken where it ran, the newest first."""
 
 
 class ModelList(ControlModel):

@@ -15,6 +15,7 @@ from protocol.ids import (
     ClusterIdField,
     CommandId,
     CommandIdField,
+    Digest,
     InstanceId,
     InstanceIdField,
     KeyId,
@@ -33,6 +34,7 @@ from protocol.instances import (
     LaunchRecord,
     TtlSeconds,
 )
+from protocol.measurements import MemoryMeasurement
 from protocol.nodes import Member, PublicKeyField
 
 STATE_SCHEMA = 2
@@ -176,6 +178,11 @@ class ClusterState(FrozenModel):
     placement_failures: tuple[PlacementFailure, ...] = ()
     launches: dict[ModelId, LaunchRecord] = {}
     """Last launch of each model that became ready."""
+    measurements: Annotated[
+        dict[Digest, MemoryMeasurement], Field(exclude_if=lambda kept: not kept)
+    ] = {}
+    """What boots have taken, by the digest of their key; at most MEASUREMENTS_KEPT, the one that
+    was renewed the longest time ago first."""
     downloads: dict[str, DownloadOutcome] = {}
     """Keyed by `<node id>/<model id>`."""
     cards: dict[ModelId, ModelCard] = {}

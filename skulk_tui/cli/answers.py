@@ -13,13 +13,14 @@ from protocol.control_api import (
 from protocol.ids import NodeId
 from protocol.instances import InstanceFailure, Repair
 from protocol.keys_api import KeyView
-from protocol.models_api import ModelEntry
+from protocol.models_api import BootView, ModelEntry
 from protocol.nodes import Eligibility, Member, Role
 from protocol.placements import MemoryArithmetic, Plan, Refusal
 from protocol.state import PlacementFailure
 from protocol.storage_api import FoundModelView
 from skulk_tui.cli.records import (
     ArithmeticRecord,
+    BootRecord,
     CandidateRecord,
     CheckRecord,
     FailureRecord,
@@ -39,6 +40,7 @@ from skulk_tui.cli.records import (
     WaitingRecord,
 )
 from skulk_tui.formatting import rfc3339
+from skulk_tui.measured import measured_bytes, memory_error_percent
 
 Names = dict[NodeId, str]
 _Rtt = tuple[float | None, float | None]
@@ -266,6 +268,8 @@ def instance_record(
         else round(view.plan.speed.tokens_per_s, 1),
         answer_tokens_per_s=view.answer_tokens_per_s,
         needed_bytes=sum(shard.memory.needed_bytes for shard in view.plan.shards),
+        measured_bytes=measured_bytes(view),
+        memory_error_percent=memory_error_percent(view),
         ttl_s=None if view.ttl_ms is None else view.ttl_ms // 1000,
         sleeps_in_s=view.sleeps_in_s,
         priority=view.priority,
@@ -382,6 +386,23 @@ def model_record(entry: ModelEntry) -> ModelRecord:
         placed=entry.placed,
         ready=entry.ready,
         license=entry.license,
+        measured=tuple(boot_record(boot) for boot in entry.measured),
+    )
+
+
+def boot_record(boot: BootView) -> BootRecord:
+    """Give what boots of a model have taken."""
+    return BootRecord(
+        build=boot.build,
+        compute=boot.compute,
+        device=boot.device,
+        context_tokens=boot.context_tokens,
+        slots=boot.slots,
+        layer_start=boot.layers[0],
+        layer_end=boot.layers[1],
+        measured_bytes=boot.measured_bytes,
+        n_boots=boot.n_boots,
+        at=rfc3339(boot.at_ms),
     )
 
 

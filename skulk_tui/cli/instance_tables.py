@@ -14,10 +14,13 @@ from skulk_tui.formatting import (
     format_throughput,
     joined,
 )
+from skulk_tui.measured import measured_text
 
 
 def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Table:
-    """One row per instance."""
+    """One row per instance; what was measured stands there once something was."""
+    is_measured = any(one.measured_bytes is not None for one in instances)
+    measured = (Column("MEASURED", right=True, drop=6),) if is_measured else ()
     return Table(
         (
             Column("INSTANCE", least=13),
@@ -29,6 +32,7 @@ def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Tabl
             Column("BUSY", right=True),
             Column("TOK/S", right=True, drop=5),
             Column("MEMORY", right=True, drop=2),
+            *measured,
             Column("AGE", right=True, drop=1),
             Column("PREDICTED", right=True, wide_only=True),
             Column("SEEN", right=True, wide_only=True),
@@ -49,6 +53,7 @@ def instances_table(instances: Sequence[InstanceRecord], *, now_ms: int) -> Tabl
                 f"{UNKNOWN if one.in_flight is None else one.in_flight}/{one.slots}",
                 rate_text(one.tokens_per_s),
                 format_bytes(one.needed_bytes),
+                *(measured_text(one.measured_bytes, one.memory_error_percent) for _ in measured),
                 format_age(one.placed_at_ms, now_ms=now_ms),
                 rate_text(one.predicted_tokens_per_s),
                 rate_text(one.answer_tokens_per_s),
@@ -196,6 +201,7 @@ def instance_tables(instance: InstanceRecord, *, now_ms: int) -> tuple[Table, ..
         ("queued", format_count(instance.queued)),
         ("rate", format_throughput(instance.tokens_per_s)),
         ("memory", format_bytes(instance.needed_bytes)),
+        *_measured_pairs(instance),
         ("pids", joined(str(pid) for pid in instance.pids)),
         ("loaded in", format_duration(_seconds(instance.load_ms))),
         ("placed", f"{format_age(instance.placed_at_ms, now_ms=now_ms)} ago"),
@@ -226,6 +232,11 @@ def _repair_pairs(instance: InstanceRecord, now_ms: int) -> Iterator[tuple[str, 
     if instance.no_place is not None:
         yield "no place", f"{instance.no_place.code}: {instance.no_place.message}"
         yield "then", instance.no_place.remediation or UNKNOWN
+
+
+def _measured_pairs(instance: InstanceRecord) -> Iterator[tuple[str, str]]:
+    if instance.measured_bytes is not None:
+        yield "measured", measured_text(instance.measured_bytes, instance.memory_error_percent)
 
 
 def _stay_pairs(instance: InstanceRecord) -> Iterator[tuple[str, str]]:

@@ -147,6 +147,11 @@ class InstanceRecord:
     answer_tokens_per_s: float | None
     """Of its fastest answer lately."""
     needed_bytes: int
+    """As predicted when it was placed."""
+    measured_bytes: int | None
+    """What it was seen to take at the most, on all its nodes; None until then."""
+    memory_error_percent: float | None
+    """Of what was measured; negative where too little was predicted."""
     ttl_s: int | None
     """Of one on demand: how long it stays loaded after a request."""
     sleeps_in_s: int | None
@@ -234,6 +239,22 @@ class HeadRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BootRecord:
+    """What boots of a model have taken, under what that holds for."""
+
+    build: str
+    compute: str
+    device: str
+    context_tokens: int
+    slots: int
+    layer_start: int
+    layer_end: int
+    measured_bytes: int
+    n_boots: int
+    at: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRecord:
     """A model of the catalogue."""
 
@@ -252,6 +273,8 @@ class ModelRecord:
     placed: bool
     ready: bool
     license: str
+    measured: tuple[BootRecord, ...]
+    """What it has taken where it ran, the newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from skulk_tui.cli.instance_tables import instances_table
 from skulk_tui.cli.output import Column, Table, key_values
 from skulk_tui.cli.records import (
+    BootRecord,
     FileRecord,
     ImportRecord,
     KeyRecord,
@@ -211,7 +212,16 @@ def model_table(model: ModelRecord) -> Table:
             ("backends", joined(model.backends)),
             ("source", model.source),
             ("licence", model.license or UNKNOWN),
+            *(("measured", _boot_text(boot)) for boot in model.measured),
         ]
+    )
+
+
+def _boot_text(boot: BootRecord) -> str:
+    return (
+        f"{format_bytes(boot.measured_bytes)} with {format_count(boot.context_tokens)} tokens and"
+        f" {boot.slots} slots, {boot.build} on {boot.device} ({boot.compute}),"
+        f" layers {boot.layer_start}-{boot.layer_end - 1}"
     )
 
 

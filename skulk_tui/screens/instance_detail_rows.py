@@ -18,6 +18,7 @@ from skulk_tui.formatting import (
     rfc3339,
 )
 from skulk_tui.lines import Line, Span, line, span, toned
+from skulk_tui.measured import measured_bytes, measured_text, memory_error_percent
 from skulk_tui.screens.move_text import move_text
 from skulk_tui.screens.plan_phases import failure_lines, phase_word, tone_of
 from skulk_tui.screens.plan_rows import SHAPE_WORDS
@@ -116,6 +117,9 @@ def instance_lines(item: InstanceView, view: ViewState) -> Sequence[Line]:
         ("launch", _launch(item)),
         ("per token", toned(f"{UNKNOWN}  no node tells times per shard and hop", "dim")),
     ]  # fmt: skip
+    seen = measured_bytes(item)
+    if seen is not None:
+        rows.insert(6, ("measured", line(measured_text(seen, memory_error_percent(item)))))
     stays = stay_text(item)
     if stays:
         rows.insert(2, ("stays", line(stays)))

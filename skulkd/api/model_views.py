@@ -5,8 +5,9 @@ from typing import Final
 
 from protocol.cards import HubSource, ModelCard
 from protocol.ids import ModelId
-from protocol.instances import Instance
 from protocol.models_api import Companions, ModelEntry
+from protocol.state import ClusterState
+from skulkd.api.memory_views import boot_views
 from skulkd.api.ports import CatalogModel
 from skulkd.core.model_capabilities import resolve_capabilities
 
@@ -32,17 +33,17 @@ def companions_in(cards: Iterable[ModelCard]) -> CompanionOf:
 
 
 def model_entry(
-    item: CatalogModel, instances: Iterable[Instance], companions: CompanionOf = NO_COMPANIONS
+    item: CatalogModel, state: ClusterState, companions: CompanionOf = NO_COMPANIONS
 ) -> ModelEntry:
     """Show one model.
 
     Args:
         item: Its card, and whether its files are here.
-        instances: Of all models.
+        state: With what is placed, and what was measured.
         companions: Of the whole catalogue.
     """
     card, runtime = item.card, item.card.runtime
-    placed = [one for one in instances if one.model_id == card.model_id]
+    placed = [one for one in state.instances.values() if one.model_id == card.model_id]
     ready = [one for one in placed if one.phase == "ready"]
     windows = [one.plan.context_tokens for one in ready or placed]
     owner, _, name = card.model_id.rpartition("/")
@@ -90,6 +91,7 @@ def model_entry(
         placeable=not parents,
         companion_of=parents,
         license=card.license.display_name or card.license.spdx_id or card.license.name or "",
+        measured=boot_views(state.measurements, card),
     )
 
 

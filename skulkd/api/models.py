@@ -37,10 +37,10 @@ class ModelRoutes:
     async def list_all(self, request: Request) -> Answer:
         """`GET /v1/models` and `GET /models`."""
         del request
-        instances = self._deps.state.state.instances.values()
+        state = self._deps.state.state
         catalog = await self._catalog()
         companions = companions_in(item.card for item in catalog.values())
-        entries = (model_entry(item, instances, companions) for item in catalog.values())
+        entries = (model_entry(item, state, companions) for item in catalog.values())
         return json_reply(ModelList(data=tuple(entries)))
 
     async def show(self, request: Request) -> Answer:
@@ -56,8 +56,8 @@ class ModelRoutes:
                 details={"param": "model"},
             )
         companions = companions_in(one.card for one in catalog.values())
-        instances = self._deps.state.state.instances.values()
-        return json_reply(model_entry(item, instances, companions))
+        state = self._deps.state.state
+        return json_reply(model_entry(item, state, companions))
 
     async def card(self, request: Request) -> Answer:
         """`GET /models/cards/{id}`: asked by another node, what is here counts."""
@@ -90,7 +90,7 @@ class ModelRoutes:
         card = await self._deps.models.import_file(body.path, body.model_id)
         await self._deps.gateway.submit(AddCard(command_id=command_id, card=card))
         item = CatalogModel(card=card, origin="custom", installed=True)
-        entry = model_entry(item, self._deps.state.state.instances.values())
+        entry = model_entry(item, self._deps.state.state)
         return json_reply(entry, status=201)
 
     async def found(self, request: Request) -> Answer:

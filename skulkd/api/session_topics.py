@@ -212,9 +212,9 @@ class RowTopics:
         feed = self._feeds["models"]
         try:
             catalog = merged_catalog(await self._deps.models.catalog(), self._deps.state.state)
-            instances = self._deps.state.state.instances.values()
+            state = self._deps.state.state
             companions = companions_in(item.card for item in catalog.values())
-            entries = (model_entry(item, instances, companions) for item in catalog.values())
+            entries = (model_entry(item, state, companions) for item in catalog.values())
             feed.fill(model_rows(entries))
         except SkulkError as error:
             _log.warning("the catalogue cannot be read: %s", error.message)

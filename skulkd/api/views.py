@@ -29,6 +29,7 @@ from protocol.readings import AcceleratorReading, InstanceReading, Readings, Tra
 from protocol.state import ClusterState
 from skulkd.api.cluster_views import liveness_of, topology
 from skulkd.api.dependencies import NodeFace
+from skulkd.api.memory_views import runner_memory
 from skulkd.api.ports import CatalogModel
 
 _LEVELS: Final[dict[Level, HealthLevel]] = {"ok": "ok", "warning": "warn", "error": "error"}
@@ -65,6 +66,7 @@ def instance_view(
                 phase=runner.phase,
                 since_ms=runner.since_ms,
                 pid=runner.pid,
+                memory=runner_memory(instance, runner),
             )
             for runner in instance.runners
         ),

@@ -45,6 +45,7 @@ from protocol.events import (
     MemberLost,
     MemberRemoved,
     MemberReturned,
+    MemoryMeasured,
     NodeDrainEnded,
     NodeDrainStarted,
     RunnerPhaseChanged,
@@ -54,6 +55,12 @@ from protocol.events import (
 )
 from protocol.ids import ClusterId, CommandId, Digest, InstanceId, NodeId
 from protocol.instances import REPAIRS_KEPT, Instance, RunnerStatus
+from protocol.measurements import (
+    BOOTS_KEPT,
+    MEASUREMENTS_KEPT,
+    MeasuredBoot,
+    MemoryMeasurement,
+)
 from protocol.nodes import Presence
 from protocol.state import (
     DEDUPE_WINDOW,
@@ -123,6 +130,8 @@ def _changes(state: ClusterState, event: Event, at_ms: int) -> Changes:
     match event.kind:
         case "runner_phase_changed":
             return _phase_changed(state, event)
+        case "memory_measured":
+            return _measured(state, event, at_ms)
         case (
             "instance_placed"
             | "instance_failed"
@@ -338,6 +347,35 @@ def _phase_changed(state: ClusterState, event: RunnerPhaseChanged) -> Changes:
     changes = _with_instance(state, instance.model_copy(update=update))
     changes["launches"] = launches
     return changes | _has_a_place(state, instance.instance_id)
+
+
+def _measured(state: ClusterState, event: MemoryMeasured, at_ms: int) -> Changes:
+    """Note what a boot took: with its runner, and for the boots to come."""
+    digest = event.key.digest()
+    known = state.measurements.get(digest)
+    boot = MeasuredBoot(instance_id=event.instance_id, attempt=event.attempt, memory=event.memory)
+    others = tuple(
+        one
+        for one in (known.boots if known is not None else ())
+        if (one.instance_id, one.attempt) != (boot.instance_id, boot.attempt)
+    )
+    measurements = _without(state.measurements, digest)
+    measurements[digest] = MemoryMeasurement(
+        key=event.key, boots=(*others, boot)[-BOOTS_KEPT:], at_ms=at_ms
+    )
+    for oldest in tuple(islice(measurements, max(0, len(measurements) - MEASUREMENTS_KEPT))):
+        del measurements[oldest]
+    changes: Changes = {"measurements": measurements}
+    instance = state.instances.get(event.instance_id)
+    if instance is not None:
+        runners = tuple(
+            runner.model_copy(update={"memory": event.memory})
+            if runner.rank == event.rank
+            else runner
+            for runner in instance.runners
+        )
+        changes |= _with_instance(state, instance.model_copy(update={"runners": runners}))
+    return changes
 
 
 def _failed(state: ClusterState, event: InstanceFailed) -> Changes:

@@ -53,6 +53,7 @@ from skulkd.core import (
     invitation_decisions,
     key_decisions,
     member_decisions,
+    memory_decisions,
     move_decisions,
     repair_decisions,
 )
@@ -117,6 +118,8 @@ def decide(
             return repair_decisions.repair(
                 state, readings, command, now_ms=now_ms, now_s=now_s, unheard=unheard
             )
+        case "report_memory":
+            return memory_decisions.report(state, command)
         case "report_download":
             return _report_download(state, command, now_ms)
         case (

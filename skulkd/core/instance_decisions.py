@@ -12,6 +12,7 @@ from protocol.commands import (
     ClearBreaker,
     PlaceInstance,
     ReportFailure,
+    ReportMemory,
     ReportPhase,
     RetryInstance,
     StopInstance,
@@ -202,7 +203,7 @@ def report_phase(state: ClusterState, command: ReportPhase, *, now_ms: int) -> t
         RequestError: `request.invalid` for a node or rank that the plan does not have, or for the
             phases `failed`, which only `ReportFailure` reports, and `asleep`, which no runner has.
     """
-    instance = _reported(state, command)
+    instance = reported(state, command)
     if command.phase in _NO_REPORT:
         raise RequestError(
             "request.invalid",
@@ -238,7 +239,7 @@ def report_failure(
     Raises:
         RequestError: `request.invalid` for a node or rank that the plan does not have.
     """
-    instance = _reported(state, command)
+    instance = reported(state, command)
     if instance is None:
         return ()
     if liveness_of(instance) != "live":
@@ -434,7 +435,9 @@ def known_instance(state: ClusterState, instance_id: InstanceId) -> Instance:
     return instance
 
 
-def _reported(state: ClusterState, command: ReportPhase | ReportFailure) -> Instance | None:
+def reported(
+    state: ClusterState, command: ReportPhase | ReportFailure | ReportMemory
+) -> Instance | None:
     """Find the instance of a report; None when the report comes too late to matter."""
     instance = state.instances.get(command.instance_id)
     if instance is None or instance.attempt != command.attempt:

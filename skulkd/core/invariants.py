@@ -34,6 +34,7 @@ from protocol.events import (
     MemberLost,
     MemberRemoved,
     MemberReturned,
+    MemoryMeasured,
     NodeDrainEnded,
     NodeDrainStarted,
     RunnerPhaseChanged,
@@ -41,6 +42,7 @@ from protocol.events import (
     TermSettled,
 )
 from protocol.instances import Instance
+from protocol.measurements import MEASUREMENTS_KEPT
 from protocol.peer_messages import MAX_MEMBERS
 from protocol.placements import Plan
 from protocol.state import (
@@ -164,10 +166,11 @@ def _about_the_rest(state: ClusterState, event: Event) -> tuple[bool, str] | Non
             desired = "asleep" if event.kind == "instance_woken" else "running"
             is_known = instance is not None and instance.desired == desired
             return is_known, f"{event.instance_id}, {desired}"
-        case RunnerPhaseChanged():
+        case RunnerPhaseChanged() | MemoryMeasured():
             instance = state.instances.get(event.instance_id)
-            is_known = instance is not None and instance.attempt == event.runner.attempt
-            return is_known, f"attempt {event.runner.attempt} of {event.instance_id}"
+            told = event.attempt if event.kind == "memory_measured" else event.runner.attempt
+            is_known = instance is not None and instance.attempt == told
+            return is_known, f"attempt {told} of {event.instance_id}"
         case InstancePlaced():
             instance_id = event.instance.instance_id
             is_free = instance_id not in state.instances and _takes_models(
@@ -184,20 +187,18 @@ def _takes_models(state: ClusterState, made: Plan) -> bool:
 
 
 def _bounds(state: ClusterState) -> Iterator[str]:
-    if len(state.results) > DEDUPE_WINDOW:
-        yield f"the dedupe window holds {len(state.results)} results"
     if len(state.recent_results) >= RECENT_RESULTS:
         yield f"{len(state.recent_results)} results wait to be merged"
-    if len(state.failures) > FAILURES_KEPT:
-        yield f"{len(state.failures)} failures are kept"
-    if len(state.placement_failures) > FAILURES_KEPT:
-        yield f"{len(state.placement_failures)} failed placements are kept"
-    if len(state.members) > MAX_MEMBERS:
-        yield f"there are {len(state.members)} members"
-    if len(state.removed) > REMOVED_KEPT:
-        yield f"{len(state.removed)} removed members are kept"
-    if len(state.join_tokens) > MAX_JOIN_TOKENS:
-        yield f"there are {len(state.join_tokens)} invitations"
+    kept = (
+        (len(state.results), DEDUPE_WINDOW, "results in the dedupe window"),
+        (len(state.failures), FAILURES_KEPT, "failures"),
+        (len(state.placement_failures), FAILURES_KEPT, "failed placements"),
+        (len(state.measurements), MEASUREMENTS_KEPT, "measurements"),
+        (len(state.members), MAX_MEMBERS, "members"),
+        (len(state.removed), REMOVED_KEPT, "removed members"),
+        (len(state.join_tokens), MAX_JOIN_TOKENS, "invitations"),
+    )
+    yield from (f"there are {count} {what}" for count, most, what in kept if count > most)
     settled = (state.settled_term, state.settled_seq)
     if settled > (state.term, state.seq) or (state.is_minority_term and settled[1] >= state.seq):
         yield f"settled at {settled}, and the log ends at {(state.term, state.seq)}"
@@ -217,6 +218,7 @@ def _keys(state: ClusterState) -> Iterator[str]:
         *((key, token.token_id) for key, token in state.join_tokens.items()),
         *((key, removed.node_id) for key, removed in state.removed.items()),
         *((key, result.command_id) for key, result in state.results.items()),
+        *((key, one.key.digest()) for key, one in state.measurements.items()),
         *((key, f"{done.node_id}/{done.model_id}") for key, done in state.downloads.items()),
     ]
     yield from (f"key {key} holds {inside}" for key, inside in pairs if key != inside)

@@ -43,7 +43,9 @@ def check_sender(state: ClusterState, sender: NodeId, command: Command) -> None:
 def _speakers(state: ClusterState, command: Command) -> frozenset[NodeId] | None:
     """Name who may send a command; None when any member may, for its operator."""
     match command.kind:
-        case "report_facts" | "report_phase" | "report_failure" | "report_download":
+        case (
+            "report_facts" | "report_phase" | "report_failure" | "report_memory" | "report_download"
+        ):
             return frozenset({command.node_id})
         case "create_join_token":
             return frozenset({command.inviter})

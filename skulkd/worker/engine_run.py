@@ -21,7 +21,7 @@ from protocol.clock import Clock
 from protocol.errors import EngineError, ErrorBody, SkulkError
 from protocol.ids import NodeId
 from protocol.instances import LaunchRecord
-from protocol.nodes import EngineFacts
+from protocol.nodes import EngineFacts, NodeFacts
 from protocol.placements import MemoryArithmetic, Plan
 from skulkd.cluster.tunnels import Serve
 from skulkd.core.meters import ByModel, Histogram
@@ -29,6 +29,7 @@ from skulkd.core.reconcile import RunnerKey
 from skulkd.eventlog.gateway import CommandGateway
 from skulkd.runtime.tasks import run_blocking, sleep, timeout
 from skulkd.worker import steps
+from skulkd.worker.boot_memory import Measured, measured_boot
 from skulkd.worker.launchers.base import EngineProcess, Launcher, LaunchOwner
 from skulkd.worker.rank_group import GroupServices, RankGroup, is_donor
 from skulkd.worker.serving import Serving
@@ -51,6 +52,8 @@ class EngineServices:
     """Mints ids of requests and reports."""
     builds: Callable[[], tuple[EngineFacts, ...]]
     """What the last probe pass found, best first."""
+    facts: Callable[[], NodeFacts | None]
+    """What it found of the machine."""
     memory: Callable[[MemoryArithmetic], steps.MemoryGate]
     """Watches over the pool that a share is taken from."""
     host_memory: steps.MemoryGate
@@ -228,6 +231,19 @@ class EngineRun:
         """Say who serves a stream of another node to this rank; None when it may not come."""
         ways = None if self._group is None else self._group.ways
         return ways.serve if ways is not None and ways.is_reached_by(peer) else None
+
+    async def measure_memory(self) -> Measured | None:
+        """Say what the process takes now; None where nothing tells.
+
+        A script has no weights. Of several ranks the driver maps what its donors hold, too.
+        """
+        facts, spec = self._services.facts(), _set(self._spec)
+        if facts is None or self._card.scripted is not None or len(self._plan.shards) > 1:
+            return None
+        held = await run_blocking(_set(self.process).memory, spec.entry_path)
+        if held is None:
+            return None
+        return measured_boot(self._card, self._plan, self._shard, spec.build, facts, held)
 
     def launch_record(self, *, ready_at_ms: int, load_ms: int) -> LaunchRecord:
         """Say what became ready, so that a restart can repeat it."""

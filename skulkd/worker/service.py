@@ -483,6 +483,7 @@ class WorkerService:
             transfers=self.transfers,
             gateway=around.gateway,
             builds=self._builds,
+            facts=lambda: self._facts,
             memory=self._memory_gate,
             host_memory=self._host,
             n_threads=self._n_threads,

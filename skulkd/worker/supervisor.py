@@ -13,7 +13,7 @@ from typing import Final, assert_never, final
 
 from protocol.cards import ModelCard
 from protocol.clock import Clock
-from protocol.commands import ReportFailure, ReportPhase
+from protocol.commands import ReportFailure, ReportMemory, ReportPhase
 from protocol.errors import ErrorBody, RunnerError, SkulkError
 from protocol.ids import NodeId
 from protocol.instances import LaunchRecord, Phase
@@ -57,6 +57,7 @@ from skulkd.core.throughput import PERIOD_S
 from skulkd.runtime.pacing import Paced
 from skulkd.runtime.tasks import Tasks, run_blocking, sleep, timeout
 from skulkd.worker import steps
+from skulkd.worker.boot_memory import BootMeter, Measured
 from skulkd.worker.engine_run import EngineRun, EngineServices
 from skulkd.worker.launchers.base import EngineProcess
 from skulkd.worker.reporter import Reporter
@@ -129,6 +130,13 @@ class RunnerSupervisor:
             services.engines,
             on_lost=lambda error: self._give(RankLost(error=error)),
         )
+        self._boot_meter = BootMeter(
+            self._run.measure_memory,
+            self._put_memory,
+            clock=services.clock,
+            tasks=services.tasks,
+            name=desired.key.instance_id,
+        )
         self._probed: Serving | None = None
         self._serving: Serving | None = None
         self._spawned_at_s = 0.0
@@ -147,6 +155,7 @@ class RunnerSupervisor:
         if self._report is not None:
             command_id = self._services.engines.gateway.mint_command_id()
             self._put(self._report.model_copy(update={"command_id": command_id}))
+            self._boot_meter.report_again()
 
     @property
     def key(self) -> RunnerKey:
@@ -429,6 +438,20 @@ class RunnerSupervisor:
         self._said_at_s = self._services.clock.monotonic_s()
         self._services.reporter.put(report)
 
+    def _put_memory(self, measured: Measured) -> None:
+        key, services = self._key, self._services
+        services.reporter.put(
+            ReportMemory(
+                command_id=services.engines.gateway.mint_command_id(),
+                instance_id=key.instance_id,
+                node_id=services.node_id,
+                rank=key.rank,
+                attempt=key.attempt,
+                key=measured.key,
+                memory=measured.memory,
+            )
+        )
+
     def _launch_record(self) -> LaunchRecord:
         clock = self._services.clock
         return self._run.launch_record(
@@ -441,6 +464,7 @@ class RunnerSupervisor:
         if serving is None:
             return
         services = self._services
+        self._boot_meter.on_load(serving.slots.n_running)
         services.table.put_instance(
             InstanceReading(
                 instance_id=self._key.instance_id,

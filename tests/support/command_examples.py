@@ -58,6 +58,7 @@ from protocol.events import (
     MemberLost,
     MemberRemoved,
     MemberReturned,
+    MemoryMeasured,
     NodeDrainEnded,
     NodeDrainStarted,
     PlacementFailed,
@@ -101,6 +102,7 @@ from tests.support.builders import (
     an_instance_id,
     an_invitation,
 )
+from tests.support.measured_boots import a_boot_key, a_memory_report, some_memory
 
 _CARD: Final = a_card()
 _SECRET: Final = a_digest("secret")
@@ -163,6 +165,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ClearBreaker(command_id=a_command_id(), instance_id=an_instance_id()),
     a_phase_report("ready").model_copy(update={"launch": _LAUNCH}),
     a_failure_report(),
+    a_memory_report(),
     ReportDownload(
         command_id=a_command_id(), node_id=a_node_id(), model_id=MODEL, size_bytes=5, error=None
     ),
@@ -211,6 +214,9 @@ EVENTS: Final[tuple[Event, ...]] = (
         )
     ),
     RunnerPhaseChanged(instance_id=an_instance_id(), runner=a_runner("ready"), launch=_LAUNCH),
+    MemoryMeasured(
+        instance_id=an_instance_id(), rank=0, attempt=1, key=a_boot_key(), memory=some_memory()
+    ),
     InstanceFailed(failure=a_failure()),
     InstanceRetried(instance_id=an_instance_id(), attempt=2),
     InstanceReplanned(instance_id=an_instance_id(), attempt=2, plan=a_plan(node=2), repair=_REPAIR),

@@ -37,6 +37,7 @@ from skulkd.worker.launchers.base import (
     EngineProcess,
     ExitStatus,
     LaunchOwner,
+    ProcessMemory,
     ProcessRecord,
     ProcessUsage,
 )
@@ -54,6 +55,7 @@ from tests.support.builders import (
     a_scripted_card,
     an_engine,
     an_instance_id,
+    some_facts,
 )
 from tests.support.text_engines import NoVectors
 
@@ -128,6 +130,10 @@ class FakeProcess:
         every_s = self.script.progress_every_s
         steps = 0 if every_s is None else int(self.age_s / every_s)
         return ProcessUsage(resident_bytes=(10 + 2 * steps) * MIB)
+
+    def memory(self, model: Path) -> ProcessMemory | None:
+        """Say nothing: it has no mappings."""
+        del model
 
     def log_tail(self) -> tuple[str, ...]:
         return ("loading", "still loading")
@@ -249,6 +255,7 @@ class Bench:
             ),
             gateway=self,
             builds=lambda: (an_engine("scripted"),),
+            facts=some_facts,
             memory=lambda _memory: gate,
             host_memory=MemoryGate(lambda: host_bytes, clock),
             n_threads=lambda: 2,

@@ -17,6 +17,7 @@ from skulkd.worker.launchers.base import (
     ExitStatus,
     LauncherPaths,
     LaunchOwner,
+    ProcessMemory,
     ProcessRecord,
     ProcessUsage,
 )
@@ -223,6 +224,10 @@ class SimulatedChild:
     def usage(self) -> ProcessUsage:
         """Measure the process."""
         return ProcessUsage(resident_bytes=self.process.resident_bytes)
+
+    def memory(self, model: Path) -> ProcessMemory | None:
+        """Say nothing: what is simulated has no mappings."""
+        del model
 
     def log_tail(self) -> tuple[str, ...]:
         """Give what it said."""

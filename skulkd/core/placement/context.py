@@ -68,19 +68,19 @@ def default_cap(card: ModelCard) -> ContextCap:
     return ContextCap(tokens=maximum, limited_by="")
 
 
-def fitting_window(cap_tokens: int, fits_tokens: int) -> int | None:
+def fitting_window(cap_tokens: int, fits: Callable[[int], bool]) -> int | None:
     """Choose the window when nobody asked: the cap, or the next step of the ladder that fits.
 
     Args:
         cap_tokens: The largest to consider.
-        fits_tokens: The most whose cache fits, with the spare tenth left over.
+        fits: Whether the model fits with so many tokens, with the spare tenth left over.
 
     Returns:
         None when not even the smallest window fits.
     """
-    if fits_tokens >= cap_tokens:
+    if fits(cap_tokens):
         return cap_tokens
-    return next((step for step in reversed(LADDER) if step <= min(fits_tokens, cap_tokens)), None)
+    return next((step for step in reversed(LADDER) if step <= cap_tokens and fits(step)), None)
 
 
 def windows_to_try(card: ModelCard, asked: int | None) -> list[tuple[int, int]]:

@@ -20,8 +20,8 @@ a loaded model shows in the reading is not subtracted a second time. The limit o
 mapped weights, memory that other programs hold is not seen by the second term.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from protocol.cards import (
@@ -82,18 +82,39 @@ class Share:
     kv_bytes_per_token: int
     kv_fixed_bytes: int
     """Cache that does not grow with the context: recurrent state, one a slot."""
+    measured_overhead_bytes: Mapping[int, int] = field(default_factory=dict[int, int])
+    """By window: the overhead of boots that were measured with exactly that one."""
+
+    def overhead_with(self, context_tokens: int) -> int:
+        """What it takes beside weights and cache: as measured with this window, else estimated."""
+        return self.measured_overhead_bytes.get(context_tokens, self.overhead_bytes)
 
     def needed_bytes(self, context_tokens: int) -> int:
         """What the share takes with so much context."""
-        return self.weights_bytes + self.overhead_bytes + self.kv_cache_bytes(context_tokens)
+        beside = self.weights_bytes + self.overhead_with(context_tokens)
+        return beside + self.kv_cache_bytes(context_tokens)
 
     def kv_cache_bytes(self, context_tokens: int) -> int:
         """The cache's part. All slots share one pool of `context_tokens` tokens."""
         return self.kv_bytes_per_token * context_tokens + self.kv_fixed_bytes
 
     def max_context(self, free_bytes: int) -> int:
-        """The most tokens whose cache fits into `free_bytes` beside the rest; negative if none."""
-        left = free_bytes - self.needed_bytes(0)
+        """The most tokens whose cache fits into `free_bytes` beside the rest; negative if none.
+
+        A window between two that fit may have been measured to take more, and then does not.
+        """
+        return max(
+            self._estimated_max_context(free_bytes),
+            *(tokens for tokens in self.measured_overhead_bytes if self.fits(tokens, free_bytes)),
+            -1,
+        )
+
+    def fits(self, context_tokens: int, free_bytes: int) -> bool:
+        """Say whether the share fits with so much context."""
+        return self.needed_bytes(context_tokens) <= free_bytes
+
+    def _estimated_max_context(self, free_bytes: int) -> int:
+        left = free_bytes - self.weights_bytes - self.overhead_bytes - self.kv_fixed_bytes
         if left < 0:
             return -1
         return left // self.kv_bytes_per_token if self.kv_bytes_per_token else 1 << 24
@@ -247,7 +268,7 @@ def arithmetic(share: Share, memory: PoolMemory, context_tokens: int) -> MemoryA
     return MemoryArithmetic(
         weights_bytes=share.weights_bytes,
         kv_cache_bytes=share.kv_cache_bytes(context_tokens),
-        overhead_bytes=share.overhead_bytes,
+        overhead_bytes=share.overhead_with(context_tokens),
         reserved_bytes=memory.reserved_bytes,
         available_bytes=memory.available_bytes,
         pool=memory.pool,
@@ -305,6 +326,15 @@ def compute_of(backend: BackendTag) -> Compute:
     return computes[backend.partition("-")[2]]
 
 
+def devices_of(facts: NodeFacts, compute: Compute) -> list[tuple[int, Accelerator]]:
+    """Find the accelerators that this compute can use, with their place in the readings."""
+    numbered = list(enumerate(facts.accelerators))
+    exact = [(index, device) for index, device in numbered if device.compute == compute]
+    if exact or compute != "vulkan":
+        return exact
+    return [(index, device) for index, device in numbered if device.vendor != "apple"]
+
+
 def _default_floor(engine: EngineName) -> int:
     return SCRIPTED_OVERHEAD_BYTES if engine == "scripted" else OVERHEAD_FLOOR_BYTES
 
@@ -343,7 +373,7 @@ def _observed(
         if ram is None:
             return None
         return "ram", min(ram, facts.memory_bytes), facts.memory_bytes
-    devices = _devices(facts, compute)
+    devices = devices_of(facts, compute)
     discrete = [
         (index, device)
         for index, device in devices
@@ -373,28 +403,24 @@ def _discrete(
     return None if best is None else ("vram", *best)
 
 
-def _devices(facts: NodeFacts, compute: Compute) -> list[tuple[int, Accelerator]]:
-    """Find the accelerators that this compute can use, with their place in the readings."""
-    numbered = list(enumerate(facts.accelerators))
-    exact = [(index, device) for index, device in numbered if device.compute == compute]
-    if exact or compute != "vulkan":
-        return exact
-    return [(index, device) for index, device in numbered if device.vendor != "apple"]
-
-
 def _free(reading: NodeReading, index: int) -> int | None:
     devices = reading.accelerators
     return devices[index].free_bytes if index < len(devices) else None
 
 
 def _claim(instance: Instance, shard: ShardAssignment, readings: Readings) -> Claim:
-    needed = shard.memory.needed_bytes
+    needed = max(shard.memory.needed_bytes, _measured_bytes(instance, shard))
     return Claim(
         pool=shard.memory.pool,
         needed_bytes=needed,
-        unseen_bytes=max(0, needed - _seen_bytes(instance, shard, readings)),
+        unseen_bytes=max(0, needed - _seen_bytes(instance, shard, readings, needed)),
         is_settling=instance.desired != "running",
     )
+
+
+def _measured_bytes(instance: Instance, shard: ShardAssignment) -> int:
+    memories = (runner.memory for runner in instance.runners if runner.rank == shard.rank)
+    return max((memory.total_bytes for memory in memories if memory is not None), default=0)
 
 
 def _may_be_loaded(instance: Instance, shard: ShardAssignment) -> bool:
@@ -405,7 +431,9 @@ def _may_be_loaded(instance: Instance, shard: ShardAssignment) -> bool:
     )
 
 
-def _seen_bytes(instance: Instance, shard: ShardAssignment, readings: Readings) -> int:
+def _seen_bytes(
+    instance: Instance, shard: ShardAssignment, readings: Readings, needed_bytes: int
+) -> int:
     """Say how much of a share the node's reading shows: what its load has reached."""
     phase = next((r.phase for r in instance.runners if r.rank == shard.rank), "pending")
     if phase == "load":
@@ -414,7 +442,7 @@ def _seen_bytes(instance: Instance, shard: ShardAssignment, readings: Readings) 
             return 0
         return progress.done_bytes or 0
     # The engine says `loaded` before it is probed: by then all of it is there.
-    return shard.memory.needed_bytes if phase in {"probe", "ready"} else 0
+    return needed_bytes if phase in {"probe", "ready"} else 0
 
 
 def _total(facts: NodeFacts, pool: Pool) -> int | None:

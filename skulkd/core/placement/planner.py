@@ -29,6 +29,7 @@ from skulkd.core.placement import refusals
 from skulkd.core.placement.backends import preference
 from skulkd.core.placement.candidates import look_at, refuse_node
 from skulkd.core.placement.files import holders_in
+from skulkd.core.placement.measured import of_card
 from skulkd.core.placement.memory_fit import claims_by_node, compute_of
 from skulkd.core.placement.question import Candidate, Missing, Question
 from skulkd.core.placement.single import on_one_node
@@ -86,6 +87,7 @@ def plan(
             unheard=unheard,
             holders=holders,
             pinned=None,
+            measurements=of_card(state.measurements, card),
         )
     )
 
@@ -130,6 +132,7 @@ def replan(
             unheard=unheard,
             holders=held,
             pinned=made,
+            measurements=of_card(state.measurements, card),
         )
     )
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from protocol.cards import BackendTag, ModelCard
 from protocol.ids import Digest, NodeId
+from protocol.measurements import MemoryMeasurement
 from protocol.nodes import Member, NodeFacts
 from protocol.placements import PlacementRequest, Plan, Refusal
 from protocol.readings import NodeReading, Readings
@@ -30,6 +31,8 @@ class Question:
     holders: frozenset[NodeId] | None
     pinned: Plan | None
     """A plan made before whose window and slots are to be kept."""
+    measurements: tuple[MemoryMeasurement, ...] = ()
+    """What boots of this card's files have taken."""
 
     def is_reachable(self, member: Member) -> bool:
         """Say whether a member is there, as the cluster has agreed and the planning node hears."""

@@ -18,13 +18,13 @@ from skulkd.core.placement.context import (
 from skulkd.core.placement.explain import size_text
 from skulkd.core.placement.files import download_bytes_on, judge_files
 from skulkd.core.placement.identity import identified
+from skulkd.core.placement.measured import estimate
 from skulkd.core.placement.memory_fit import (
     PoolMemory,
     Share,
     arithmetic,
     compute_of,
     pool_memory,
-    share_of,
 )
 from skulkd.core.placement.question import Candidate, Missing, Question, missing
 
@@ -65,7 +65,14 @@ def _judge_backend(
     slots = question.request.slots or engine.default_slots
     if question.pinned is not None:
         slots = question.pinned.slots
-    share = share_of(question.card, engine, slots=slots)
+    share = estimate(
+        question.card,
+        engine,
+        candidate.facts,
+        compute=compute_of(tag),
+        slots=slots,
+        measurements=question.measurements,
+    )
     memory = pool_memory(candidate.facts, compute_of(tag), candidate.reading, candidate.claims)
     if memory is None:
         return missing(candidate.member, "memory")
@@ -87,18 +94,16 @@ def _window(
     wanted = cap if asked is None else asked
     if _below_min_vram(card, memory):
         return refusals.too_little_vram(member, card, share, memory, wanted)
-    most = share.max_context(memory.free_bytes)
-    if asked is not None and asked <= most:
+    if asked is not None and share.fits(asked, memory.free_bytes):
         return asked
     if asked is None:
-        spared = share.max_context(memory.free_bytes * SPARE_RATIO_PERCENT // 100)
-        window = fitting_window(cap, spared) or (min(MIN_TOKENS, cap))
-        if window <= most:
-            return window
-        wanted = min(MIN_TOKENS, cap)
-    if memory.settling_bytes and wanted <= share.max_context(
-        memory.free_bytes + memory.settling_bytes
-    ):
+        spared = memory.free_bytes * SPARE_RATIO_PERCENT // 100
+        window = fitting_window(cap, lambda tokens: share.fits(tokens, spared))
+        least = min(MIN_TOKENS, cap)
+        if window is not None or share.fits(least, memory.free_bytes):
+            return window or least
+        wanted = least
+    if memory.settling_bytes and share.fits(wanted, memory.free_bytes + memory.settling_bytes):
         held = size_text(memory.settling_bytes)
         return missing(member, f"memory ({held} of a stopping instance still to come back)")
     return refusals.no_fit(member, request, share, memory, wanted)

@@ -68,6 +68,16 @@ class ProcessUsage:
     """Read by system calls since it started; memory-mapped files show as resident instead."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    """What a process and its children hold, told apart."""
+
+    mapped_bytes: int
+    """Mapped from the model's files, resident or not: what is not is read again when needed."""
+    private_bytes: int
+    """All else that is resident, with its share of what other processes have mapped too."""
+
+
 class EngineProcess(Protocol):
     """A started process and everything it started."""
 
@@ -118,6 +128,15 @@ class EngineProcess(Protocol):
 
     def usage(self) -> ProcessUsage:
         """Measure the process."""
+        ...
+
+    def memory(self, model: Path) -> ProcessMemory | None:
+        """Measure what it holds; milliseconds. None where the kernel does not tell.
+
+        Args:
+            model: The file or directory that the engine was given; what lies in the same directory
+                belongs to the model.
+        """
         ...
 
     def log_tail(self) -> tuple[str, ...]:

@@ -29,11 +29,13 @@ from skulkd.worker.launchers.base import (
     ExitStatus,
     LauncherPaths,
     LaunchOwner,
+    ProcessMemory,
     ProcessRecord,
     ProcessUsage,
 )
 from skulkd.worker.launchers.engine_log import open_log, prune_logs, read_tail, trim_log
 from skulkd.worker.launchers.environment import scrubbed
+from skulkd.worker.launchers.mappings import process_memory
 from skulkd.worker.launchers.records import ProcessRecords
 from skulkd.worker.launchers.shim_process import Descriptors, ShimProcess
 
@@ -255,6 +257,10 @@ class ChildProcess:
         except psutil.Error:
             return ProcessUsage()
         return ProcessUsage(resident_bytes=resident, read_bytes=_read_bytes(self.pid))
+
+    def memory(self, model: Path) -> ProcessMemory | None:
+        """Read the kernel's account of its mappings."""
+        return process_memory(self.pid, model)
 
     def log_tail(self) -> tuple[str, ...]:
         """Read the log's end."""
