@@ -3,7 +3,8 @@
     python -m engines.mlx.convert MODEL.gguf FOLDER
 
 llama.cpp stores the query and key projections with the halves of each head interleaved; that is
-undone. Quantized tensors become float16, and are not quantized anew.
+undone. Blocks of 4 and 8 bits are MLX's own form already and stay as they are, to the bit; all
+else becomes float16.
 
 Source:
     The GGUF specification's list of metadata keys, and what `mx.load` makes of a file's blocks: a
@@ -12,6 +13,7 @@ Source:
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +40,7 @@ _NAMES: Final = {
     "ffn_down": "mlp.down_proj",
     "ffn_up": "mlp.up_proj",
 }
+_PARTS: Final = frozenset({"weight", "scales", "biases"})
 _PRE_TOKENIZERS: Final = frozenset({"smollm"})
 
 
@@ -57,9 +60,17 @@ def convert(source: Path, target: Path) -> None:
     if architecture not in _ARCHITECTURES:
         raise _unsupported("the architecture", architecture, _ARCHITECTURES)
     configuration = _configuration(told, has_head="output.weight" in tensors)
+    weights = dict(_weights(tensors, configuration))
+    quantized = {
+        name.removesuffix(".scales"): _bits(weights, name)
+        for name in weights
+        if name.endswith(".scales")
+    }
+    if quantized:
+        configuration["quantization"] = _quantization(quantized)
     _write_json(target / "config.json", configuration)
     _write_tokenizer(target, told)
-    _write_weights(target, tensors, configuration)
+    _write_weights(target, weights)
 
 
 def _configuration(told: dict[str, Any], *, has_head: bool) -> dict[str, Any]:
@@ -120,11 +131,23 @@ def _write_tokenizer(target: Path, told: dict[str, Any]) -> None:
     _write_json(target / "tokenizer_config.json", described)
 
 
-def _write_weights(target: Path, tensors: dict[str, Any], configuration: dict[str, Any]) -> None:
-    """Write the tensors to files of at most 4 GiB, and the index that says which lies where."""
-    shards: list[dict[str, Any]] = [{}]
+def _quantization(bits_of: dict[str, int]) -> dict[str, Any]:
+    """Say how many bits most layers have, and by name which have others."""
+    counted = Counter(bits_of.values())
+    most = max(counted, key=lambda bits: (counted[bits], bits))
+    others = {
+        layer: {"group_size": _GROUP_SIZE, "bits": bits}
+        for layer, bits in bits_of.items()
+        if bits != most
+    }
+    return {"group_size": _GROUP_SIZE, "bits": most, **others}
+
+
+def _write_weights(target: Path, weights: dict[str, Array]) -> None:
+    """Write the tensors to files of about 4 GiB, and the index that says which lies where."""
+    shards: list[dict[str, Array]] = [{}]
     n_bytes = 0
-    for name, array in _weights(tensors, configuration):
+    for name, array in weights.items():
         if n_bytes and n_bytes + array.nbytes > _SHARD_BYTES:
             shards.append({})
             n_bytes = 0
@@ -137,35 +160,33 @@ def _write_weights(target: Path, tensors: dict[str, Any], configuration: dict[st
             file = f"model-{index + 1:05}-of-{len(shards):05}.safetensors"
         mx.save_safetensors(str(target / file), shard, metadata={"format": "mlx"})
         places.update(dict.fromkeys(shard, file))
-    total_bytes = sum(array.nbytes for shard in shards for array in shard.values())
+    total_bytes = sum(array.nbytes for array in weights.values())
     index_file = target / "model.safetensors.index.json"
     _write_json(index_file, {"metadata": {"total_size": total_bytes}, "weight_map": places})
 
 
-def _weights(tensors: dict[str, Any], configuration: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _weights(
+    tensors: dict[str, Array], configuration: dict[str, Any]
+) -> Iterator[tuple[str, Array]]:
+    """Give each tensor under MLX's name; `scales` and `biases` are rows beside their weights."""
     n_heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
     for name in sorted(tensors):
-        stem, _, last = name.rpartition(".")
-        if last != "weight":
-            continue
-        array = _dequantized(stem, tensors)
+        stem, _, part = name.rpartition(".")
         *place, kind = stem.split(".")
-        if kind not in _NAMES:
+        if kind not in _NAMES or part not in _PARTS:
             raise _unsupported("the tensor", name, _NAMES)
+        array = tensors[name]
+        if array.dtype != mx.uint32:
+            array = array.astype(mx.float16)
         if kind in n_heads:
             array = _uninterleaved(array, configuration[n_heads[kind]])
         prefix = f"model.layers.{place[1]}." if place else ""
-        yield f"{prefix}{_NAMES[kind]}.weight", array
+        yield f"{prefix}{_NAMES[kind]}.{part}", array
 
 
-def _dequantized(stem: str, tensors: dict[str, Any]) -> Array:
-    weight, scales = tensors[f"{stem}.weight"], tensors.get(f"{stem}.scales")
-    if scales is None:
-        return weight.astype(mx.float16)
-    bits = weight.shape[-1] * 32 // (scales.shape[-1] * _GROUP_SIZE)
-    biases = tensors[f"{stem}.biases"]
-    full = mx.dequantize(weight, scales, biases, group_size=_GROUP_SIZE, bits=bits)
-    return full.astype(mx.float16)
+def _bits(weights: dict[str, Array], scales: str) -> int:
+    packed = weights[scales.replace(".scales", ".weight")]
+    return packed.shape[-1] * 32 // (weights[scales].shape[-1] * _GROUP_SIZE)
 
 
 def _uninterleaved(array: Array, n_heads: int) -> Array:

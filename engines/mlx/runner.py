@@ -60,10 +60,11 @@ class MlxRunner:
     def load(self, report: Report) -> None:
         """Load the weights; see `InProcessEngine.load`."""
         settings = self._settings
-        if settings.compute == "cpu":
+        on_cpu = settings.compute == "cpu"
+        if on_cpu:
             mx.set_default_device(mx.cpu)
         directory = directory_of(settings.entry_path)
-        loaded = load(directory, report, self._clock.wall_ms() / 1000)
+        loaded = load(directory, report, self._clock.wall_ms() / 1000, on_cpu=on_cpu)
         self._loaded = loaded
         self._batch = generate.BatchGenerator(
             loaded.model,

@@ -7,7 +7,7 @@ whatever the loop wants done is done within one step.
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -47,14 +47,18 @@ class RunnerLoop:
     Args:
         socket_path: Where to listen.
         make: Makes the engine; called in the engine's thread.
+        executor: Of one thread, the engine's; its end is the caller's business.
     """
 
-    def __init__(self, socket_path: Path, make: Callable[[], InProcessEngine]) -> None:
+    def __init__(
+        self, socket_path: Path, make: Callable[[], InProcessEngine], executor: Executor
+    ) -> None:
         self._socket_path = socket_path
         self._make = make
         self._calls: SimpleQueue[Call] = SimpleQueue()
         self._answers: dict[int, Frames] = {}
         self._ids = count()
+        self._executor = executor
         self._status = LoadStatus(loaded=False, done_ratio=0.0, note="starting")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks = Tasks("runner", on_death=_unexpected)
@@ -65,8 +69,7 @@ class RunnerLoop:
         self._socket_path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._serve, self._socket_path)
         self._socket_path.chmod(0o600)
-        with ThreadPoolExecutor(1, thread_name_prefix="engine") as executor:
-            status = await run_blocking_in(executor, self._compute)
+        status = await run_blocking_in(self._executor, self._compute)
         server.close()
         return status
 

@@ -10,8 +10,10 @@ business. Of the daemon this process knows nothing.
 import asyncio
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from random import Random, SystemRandom
 from typing import Final, cast
 
@@ -44,4 +46,10 @@ def main(arguments: list[str]) -> int:
         kind = getattr(importlib.import_module(module), name)
         return cast("MakeEngine", kind)(settings, SystemClock(), random)
 
-    return asyncio.run(RunnerLoop(settings.socket_path, make).run())
+    executor = ThreadPoolExecutor(1, thread_name_prefix="engine")
+    status = asyncio.run(RunnerLoop(settings.socket_path, make, executor).run())
+    # What an inference library does when its thread ends was seen to abort the process, which would
+    # hide why it has ended.
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(status)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 
@@ -80,9 +81,9 @@ def served(engine: CountingEngine, story: Callable[[RunnerClient, Path], Awaitab
     """Run the loop for as long as a story lasts."""
 
     async def run() -> None:
-        with short_directory() as directory:
+        with short_directory() as directory, ThreadPoolExecutor(1) as executor:
             path = directory / "runner.sock"
-            serving = asyncio.create_task(RunnerLoop(path, lambda: engine).run())
+            serving = asyncio.create_task(RunnerLoop(path, lambda: engine, executor).run())
             client = RunnerClient(path)
             async with asyncio.timeout(allowed_s(10)):
                 while not (await client.load_status()).note and not path.exists():
@@ -193,8 +194,8 @@ def test_a_load_that_fails_ends_the_process_with_its_reason(
     async def run() -> int:
         engine = CountingEngine()
         engine.fails_loading = EngineError("engine.request_failed", "weights.safetensors: torn")
-        with short_directory() as directory:
-            return await RunnerLoop(directory / "runner.sock", lambda: engine).run()
+        with short_directory() as directory, ThreadPoolExecutor(1) as executor:
+            return await RunnerLoop(directory / "runner.sock", lambda: engine, executor).run()
 
     assert asyncio.run(run()) == 1
     assert "the model cannot be loaded: weights.safetensors: torn" in caplog.text
