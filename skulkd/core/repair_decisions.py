@@ -209,8 +209,8 @@ def _after(site: _Site, instance: Instance, failure: InstanceFailure) -> tuple[E
 
 
 def _without_absent(site: _Site, instance: Instance, away: tuple[NodeId, ...]) -> tuple[Event, ...]:
-    names = _names(site.state, away)
-    error = ErrorBody(code="placement.node_unreachable", message=f"{names} is away")
+    said = f"{_names(site.state, away)} {'is' if len(away) == 1 else 'are'} away"
+    error = ErrorBody(code="placement.node_unreachable", message=said)
     cause = _Cause(error=error, at_fault=away)
     found = _look_elsewhere(site, instance, cause)
     if isinstance(found, Plan):
