@@ -241,3 +241,19 @@ def test_b23_a_port_of_another_process_is_never_spoken_to_and_its_holder_is_name
             await steps.check_listener(process, Endpoint(port=8002))
 
     run_virtual(story)
+
+
+def test_a_build_that_cannot_pool_is_passed_over_for_a_pooled_model() -> None:
+    one = a_plan(a_card(), backend="llama_server-cpu")
+    (first,) = one.shards
+    donor = first.model_copy(update={"rank": 1, "backend": "llama_server-vulkan"})
+    pool = one.model_copy(update={"shape": "rpc", "shards": (first, donor)})
+    builds = (
+        an_engine(path="/alone"),
+        an_engine(path="/pools", computes=("vulkan", "cpu"), rpc=True),
+    )
+    assert steps.choose_build(one, builds).path == "/alone"
+    assert steps.choose_build(pool, builds).path == "/pools"
+    assert steps.compute_of(pool, 1) == "vulkan"
+    with pytest.raises(EngineError, match="/alone: cannot share a model"):
+        steps.choose_build(pool, builds[:1])
