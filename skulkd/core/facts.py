@@ -109,6 +109,24 @@ def builds_at_work(facts: NodeFacts) -> tuple[EngineFacts, ...]:
     )
 
 
+def without_build(facts: NodeFacts, build: EngineFacts) -> NodeFacts:
+    """Take a build out of use that trapped on this CPU with its first model.
+
+    Its trial run computes nothing, and passes where only computing needs the newer instructions.
+    What is part of skulk stays: it has none of its own.
+    """
+    if build.provider == "builtin":
+        return facts
+    reason = f"{CPU_UNSUPPORTED}: it died of SIGILL when it was given a model"
+    engines = tuple(
+        one.model_copy(update={"usable": False, "reason": reason})
+        if (one.engine, one.provider, one.path) == (build.engine, build.provider, build.path)
+        else one
+        for one in facts.engines
+    )
+    return facts.model_copy(update={"engines": engines})
+
+
 def _is_still(device: Accelerator, before: Accelerator) -> bool:
     same = (device.vendor, device.name) == (before.vendor, before.name)
     return same and _is_dark(device) <= _is_dark(before)

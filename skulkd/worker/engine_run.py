@@ -245,6 +245,11 @@ class EngineRun:
             return None
         return measured_boot(self._card, self._plan, self._shard, spec.build, facts, held)
 
+    @property
+    def build(self) -> EngineFacts | None:
+        """Which build serves the model; None before that is settled."""
+        return None if self._spec is None else self._spec.build
+
     def launch_record(self, *, ready_at_ms: int, load_ms: int) -> LaunchRecord:
         """Say what became ready, so that a restart can repeat it."""
         return LaunchRecord(

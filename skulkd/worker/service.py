@@ -34,7 +34,7 @@ from protocol.state import ClusterState
 from protocol.tasks import ChatTask, VectorTask
 from skulkd.cluster.readings_table import ReadingsTable
 from skulkd.cluster.tunnels import Serve, Target, Tunnels
-from skulkd.core.facts import builds_at_work, derive, lost_computes, remember
+from skulkd.core.facts import builds_at_work, derive, lost_computes, remember, without_build
 from skulkd.core.lifecycle import Deadlines
 from skulkd.core.meters import queue_waits
 from skulkd.core.reconcile import (
@@ -348,6 +348,12 @@ class WorkerService:
         for runner in self._runners.values():
             runner.lose_devices(lost_computes(facts), names)
 
+    def _on_trapped(self, build: EngineFacts) -> None:
+        """Take the build out of use until the next probe, and say so to the cluster."""
+        if self._facts is not None:
+            self._facts = without_build(self._facts, build)
+            self._report_facts(self._facts)
+
     def _report_facts(self, facts: NodeFacts) -> None:
         settings = self._settings
         self._reporter.put(
@@ -501,6 +507,7 @@ class WorkerService:
             reporter=self._reporter,
             table=around.table,
             deadlines=settings.deadlines,
+            on_trapped=self._on_trapped,
         )
 
     def _group_services(self) -> GroupServices | None:

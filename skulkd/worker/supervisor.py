@@ -17,6 +17,7 @@ from protocol.commands import ReportFailure, ReportMemory, ReportPhase
 from protocol.errors import ErrorBody, RunnerError, SkulkError
 from protocol.ids import NodeId
 from protocol.instances import LaunchRecord, Phase
+from protocol.nodes import EngineFacts
 from protocol.placements import Plan
 from protocol.readings import MAX_WAITING, InstanceReading, WaitingTask
 from skulkd.cluster.readings_table import ReadingsTable
@@ -90,6 +91,8 @@ class RunnerServices:
     reporter: Reporter
     table: ReadingsTable
     deadlines: Deadlines
+    on_trapped: Callable[[EngineFacts], None]
+    """Told of a build that this processor cannot execute, as its first model has shown."""
 
 
 @final
@@ -408,6 +411,9 @@ class RunnerSupervisor:
     def _on_failure(self, failure: FailureReached) -> None:
         key, services = self._key, self._services
         self._end_serving(_gone(failure.error))
+        build = self._run.build
+        if failure.error.code == "engine.cpu_unsupported" and build is not None:
+            services.on_trapped(build)
         log_tail = failure.log_tail
         if not log_tail and self._run.process is not None:
             log_tail = self._run.process.log_tail()

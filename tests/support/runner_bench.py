@@ -21,6 +21,7 @@ from protocol.data_frames import Chunk, Finished, Frame, Started, TakeChunk, Usa
 from protocol.errors import EngineError, RunnerError
 from protocol.ids import CommandId
 from protocol.instances import Phase
+from protocol.nodes import EngineFacts
 from protocol.placements import Plan
 from protocol.tasks import ChatMessage, ChatTask
 from skulkd.cluster.readings_table import ReadingsTable
@@ -236,6 +237,7 @@ class Bench:
         self.tasks = Tasks("test", on_death=self._fail)
         self.n_minted = 0
         self.n_ended = 0
+        self.trapped: list[EngineFacts] = []
         clock = LoopClock(self.loop)
         self.reporter = Reporter(self, self.tasks)
         gate = MemoryGate(lambda: 1 << 40, clock)
@@ -272,6 +274,7 @@ class Bench:
             reporter=self.reporter,
             table=self.table,
             deadlines=Deadlines(),
+            on_trapped=self.trapped.append,
         )
         desired = DesiredRunner(
             key=RunnerKey(an_instance_id(), 0, 1),

@@ -2,7 +2,14 @@ import pytest
 
 from protocol.cards import BackendTag
 from protocol.nodes import NodeCapabilities
-from skulkd.core.facts import SCRIPTED_BACKEND, builds_at_work, derive, lost_computes, remember
+from skulkd.core.facts import (
+    SCRIPTED_BACKEND,
+    builds_at_work,
+    derive,
+    lost_computes,
+    remember,
+    without_build,
+)
 from tests.support.builders import an_accelerator, an_engine, some_facts
 
 
@@ -175,3 +182,16 @@ def test_b34_a_build_is_not_started_on_a_gpu_that_is_gone_whatever_it_lists() ->
     assert lost_computes(gone) == {"cuda", "vulkan"}
     assert [build.computes for build in builds_at_work(gone)] == [("cpu",), ()]
     assert builds_at_work(before) == engines
+
+
+def test_a_build_that_traps_with_its_first_model_is_named_and_planned_no_more() -> None:
+    newer = an_engine(path="/opt/new")
+    other = an_engine(path="/opt/portable")
+    capabilities = derive(without_build(some_facts(engines=(newer, other)), newer))
+    assert capabilities.backends == ("llama_server-cpu", SCRIPTED_BACKEND)
+    assert conflict_codes(capabilities) == ["engine_cpu_unsupported"]
+    assert capabilities.conflicts[0].declared == "/opt/new"
+    script = an_engine("scripted")
+    assert without_build(some_facts(engines=(script,)), script).engines == (script,)
+    alone = derive(without_build(some_facts(engines=(newer,)), newer))
+    assert alone.backends == (SCRIPTED_BACKEND,)

@@ -17,6 +17,7 @@ from protocol.ids import NodeId
 from protocol.instances import Phase
 from protocol.readings import InstanceReading, Reading, ReadingKey
 from skulkd.runtime.tasks import sleep
+from skulkd.worker.launchers.base import ExitStatus
 from skulkd.worker.steps import ANSWER_S
 from tests.support.builders import (
     MIB,
@@ -92,6 +93,17 @@ def test_b34_an_engine_ends_when_what_it_computes_on_is_gone_and_no_other_does()
         _, failure = await bench.failure()
         assert (failure.was_ready, failure.error.code) == (True, "engine.gone")
         assert "the device of this plan" in failure.error.message
+        await bench.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize(("ended_by", "is_told"), [("SIGILL", True), ("SIGKILL", False)])
+def test_a_build_that_traps_with_its_first_model_is_told(ended_by: str, is_told: bool) -> None:
+    async def story() -> None:
+        bench = Bench(Script(dies_at_s=0.5, dies_of=ExitStatus(signal=ended_by)))
+        await bench.failure()
+        assert bool(bench.trapped) == is_told
         await bench.close()
 
     run(story)
