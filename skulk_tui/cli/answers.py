@@ -9,6 +9,7 @@ from protocol.control_api import (
     ProgressView,
     StateDocument,
     TransferStatus,
+    WaitingView,
 )
 from protocol.ids import NodeId
 from protocol.instances import InstanceFailure, Repair
@@ -221,6 +222,15 @@ def no_place_of(state: StateDocument, view: InstanceView) -> PlacementFailure | 
     return told[-1] if told else None
 
 
+def _waiting_record(view: WaitingView) -> WaitingRecord:
+    return WaitingRecord(
+        position=view.position,
+        asker=view.asker,
+        waited_s=view.waited_s,
+        expected_s=view.expected_s,
+    )
+
+
 def instance_record(
     view: InstanceView,
     names: Names,
@@ -253,15 +263,7 @@ def instance_record(
         slots=view.slots,
         in_flight=view.in_flight,
         queued=view.queued,
-        waiting=tuple(
-            WaitingRecord(
-                position=one.position,
-                asker=one.asker,
-                waited_s=one.waited_s,
-                expected_s=one.expected_s,
-            )
-            for one in view.waiting
-        ),
+        waiting=tuple(map(_waiting_record, view.waiting)),
         tokens_per_s=view.tokens_per_s,
         predicted_tokens_per_s=None
         if view.plan.speed is None
