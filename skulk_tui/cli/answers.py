@@ -247,14 +247,13 @@ def instance_record(
         no_place: Why no other node takes it.
     """
     policy = view.disconnect
-    node_ids = _node_ids(view)
     return InstanceRecord(
         instance_id=view.instance_id,
         model_id=view.model_id,
         phase=view.phase,
         attempt=view.attempt,
-        node_ids=node_ids,
-        node_names=tuple(name_of(names, node_id) for node_id in node_ids),
+        node_ids=_node_ids(view),
+        node_names=_node_names(view, names),
         unreachable_names=tuple(name_of(names, node_id) for node_id in view.unreachable_nodes),
         shape=view.plan.shape,
         backend=view.plan.backend,
@@ -265,9 +264,7 @@ def instance_record(
         queued=view.queued,
         waiting=tuple(map(_waiting_record, view.waiting)),
         tokens_per_s=view.tokens_per_s,
-        predicted_tokens_per_s=None
-        if view.plan.speed is None
-        else round(view.plan.speed.tokens_per_s, 1),
+        predicted_tokens_per_s=_predicted_rate(view.plan),
         answer_tokens_per_s=view.answer_tokens_per_s,
         needed_bytes=sum(shard.memory.needed_bytes for shard in view.plan.shards),
         measured_bytes=measured_bytes(view),
@@ -283,9 +280,7 @@ def instance_record(
         placed_at_ms=view.placed_at_ms,
         replaces=view.replaces.instance_id if view.replaces else None,
         replaced_by=None if moves_to is None else moves_to.instance_id,
-        moves_to_names=()
-        if moves_to is None
-        else tuple(name_of(names, node_id) for node_id in _node_ids(moves_to)),
+        moves_to_names=() if moves_to is None else _node_names(moves_to, names),
         moved_from_names=tuple(name_of(names, node_id) for node_id in view.moved_from),
         waits=view.replaces is not None and view.replaces.stop_first and view.phase == "pending",
         lost_after_s=policy.lost_after_ms // 1000,
@@ -316,6 +311,14 @@ def _no_place_record(failure: PlacementFailure) -> NoPlaceRecord:
         message=failure.error.message,
         remediation=failure.error.remediation,
     )
+
+
+def _predicted_rate(made: Plan) -> float | None:
+    return None if made.speed is None else round(made.speed.tokens_per_s, 1)
+
+
+def _node_names(view: InstanceView, names: Names) -> tuple[str, ...]:
+    return tuple(name_of(names, node_id) for node_id in _node_ids(view))
 
 
 def _node_ids(view: InstanceView) -> tuple[NodeId, ...]:
