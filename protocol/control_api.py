@@ -69,7 +69,24 @@ class ControlModel(FrozenModel):
 # ---- Requests ------------------------------------------------------------------------------
 
 
-class PlaceInstanceBody(ControlModel):
+class PlacementTerms(ControlModel):
+    """How an instance is placed, whatever its plan is."""
+
+    on_demand: bool = False
+    """Load nothing now: the first request does, and the last one begins the time to live."""
+    ttl_s: TtlSeconds | None = None
+    """With `on_demand`: how long it stays loaded after a request; left out, as the cluster says."""
+    priority: RoomPriority = 0
+    """Of on-demand models that are idle, the lowest makes room first, and none for a lower one."""
+    lost_after_s: Annotated[int, Field(ge=1, le=MAX_AWAY_S)] = DEFAULT_LOST_AFTER_S
+    """One of its nodes may be silent for so long before another place is looked for."""
+    replace: bool = True
+    """Where it cannot go on, it is put on other nodes without an operator's word."""
+    stop_after_s: Annotated[int, Field(ge=1, le=MAX_AWAY_S)] | None = None
+    """A node that hears no master for so long stops it; null: it serves on, however long."""
+
+
+class PlaceInstanceBody(PlacementTerms):
     """`POST /place_instance`: place a model; what is left out is the planner's choice.
 
     `sharding` and `instance_meta` are the original's words for a shape: `Tensor` and `LlamaRpc`
@@ -88,25 +105,17 @@ class PlaceInstanceBody(ControlModel):
     slots: Slots | None = None
     plan_id: DigestField | None = None
     """Place exactly this plan of an earlier preview, or answer 409 with the plan of now."""
-    on_demand: bool = False
-    """Load nothing now: the first request does, and the last one begins the time to live."""
-    ttl_s: TtlSeconds | None = None
-    """With `on_demand`: how long it stays loaded after a request; left out, as the cluster says."""
-    priority: RoomPriority = 0
-    """Of on-demand models that are idle, the lowest makes room first, and none for a lower one."""
-    lost_after_s: Annotated[int, Field(ge=1, le=MAX_AWAY_S)] = DEFAULT_LOST_AFTER_S
-    """One of its nodes may be silent for so long before another place is looked for."""
-    replace: bool = True
-    """Where it cannot go on, it is put on other nodes without an operator's word."""
-    stop_after_s: Annotated[int, Field(ge=1, le=MAX_AWAY_S)] | None = None
-    """A node that hears no master for so long stops it; null: it serves on, however long."""
 
 
 class ExactPlacement(ControlModel):
-    """`GET /instance/placement` and `POST /instance`: a request with one whole plan for it."""
+    """`GET /instance/placement`: a request with one whole plan for it."""
 
     request: PlacementRequest
     plan: Plan
+
+
+class ExactPlacementBody(PlacementTerms, ExactPlacement):
+    """`POST /instance`: place exactly this plan."""
 
 
 class ImportModelBody(ControlModel):

@@ -1,6 +1,6 @@
 """Placing, inspecting, retrying and stopping instances."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 from pydantic import ValidationError
@@ -21,7 +21,9 @@ from protocol.commands import (
 from protocol.control_api import (
     CommandAccepted,
     ExactPlacement,
+    ExactPlacementBody,
     PlaceInstanceBody,
+    PlacementTerms,
     PreviewsDocument,
 )
 from protocol.drain_api import MAX_DRAIN_S
@@ -71,7 +73,8 @@ class InstanceRoutes:
 
     async def place_exactly(self, request: Request) -> Answer:
         """`POST /instance`: place one whole plan."""
-        body = await read_body(request, ExactPlacement)
+        body = await read_body(request, ExactPlacementBody)
+        terms = _terms(body, self._deps.state.state.settings)
         if body.plan.model_id != body.request.model_id:
             raise RequestError(
                 "request.invalid",
@@ -83,7 +86,7 @@ class InstanceRoutes:
         try:
             card = await find_card(self._deps, body.request.model_id)
             self._check_digest(body.plan, card)
-            return await self._submit(command_id, body.request, body.plan, card)
+            return await self._submit(command_id, body.request, body.plan, card, terms)
         finally:
             del self._placing[body.request.model_id]
 
@@ -221,22 +224,21 @@ class InstanceRoutes:
         wanted: PlacementRequest,
         plan: Plan,
         card: ModelCard,
-        terms: "_Terms | None" = None,
+        terms: "_Terms",
     ) -> Reply:
-        kept = terms or _Terms()
         command = PlaceInstance(
             command_id=command_id,
             request=wanted,
             plan=plan,
             card=card,
-            ttl_ms=kept.ttl_ms,
-            priority=kept.priority,
-            disconnect=kept.disconnect,
+            ttl_ms=terms.ttl_ms,
+            priority=terms.priority,
+            disconnect=terms.disconnect,
         )
         reply = await submit_plan(self._deps, command)
         accepted = CommandAccepted(
             message=f"Placing {wanted.model_id}."
-            if kept.ttl_ms is None
+            if terms.ttl_ms is None
             else f"{wanted.model_id} is loaded when a request asks for it.",
             command_id=command_id,
             instance_id=InstanceId(command_id),
@@ -392,12 +394,12 @@ def placement_request(body: PlaceInstanceBody) -> PlacementRequest:
 class _Terms:
     """How an instance is placed, whatever the plan is."""
 
-    ttl_ms: int | None = None
-    priority: int = 0
-    disconnect: DisconnectPolicy = field(default_factory=DisconnectPolicy)
+    ttl_ms: int | None
+    priority: int
+    disconnect: DisconnectPolicy
 
 
-def _terms(body: PlaceInstanceBody, settings: ClusterSettings) -> _Terms:
+def _terms(body: PlacementTerms, settings: ClusterSettings) -> _Terms:
     """Read whether it is on demand, and what becomes of it when it cannot go on.
 
     Raises:
@@ -415,7 +417,7 @@ def _terms(body: PlaceInstanceBody, settings: ClusterSettings) -> _Terms:
     )
 
 
-def _ttl_ms(body: PlaceInstanceBody, settings: ClusterSettings) -> int | None:
+def _ttl_ms(body: PlacementTerms, settings: ClusterSettings) -> int | None:
     """Read how an instance is placed: on demand, or always loaded.
 
     Raises:

@@ -30,6 +30,7 @@ from protocol.control_api import (
     CommandAccepted,
     EventsDocument,
     ExactPlacement,
+    ExactPlacementBody,
     HealthDocument,
     ImportModelBody,
     InstanceView,
@@ -104,7 +105,7 @@ NOTES: Final[dict[str, Note]] = {
         summary="Place a model", asks=PlaceInstanceBody, answers=CommandAccepted, status=202
     ),
     "POST /instance": Note(
-        summary="Place one whole plan", asks=ExactPlacement, answers=CommandAccepted, status=202
+        summary="Place one whole plan", asks=ExactPlacementBody, answers=CommandAccepted, status=202
     ),
     "GET /instance/placement": Note(
         summary="Show the one plan that a placement would take",

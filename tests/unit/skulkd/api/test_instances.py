@@ -196,6 +196,23 @@ def test_preview_round_trips_into_an_exact_placement() -> None:
     with_api(story, daemon_with(PlacementOutcome(plans=(PLAN,))))
 
 
+def test_an_exact_placement_is_on_demand_on_the_terms_of_any_other() -> None:
+    async def story(api: Api) -> None:
+        exact = (await api.client.get("/instance/placement", params={"model_id": MODEL})).json()
+        terms = {"on_demand": True, "ttl_s": 90, "priority": 7, "replace": False}
+        placed = await api.client.post("/instance", json={**exact, **terms})
+        assert "when a request asks for it" in placed.json()["message"]
+        command = api.daemon.gateway.submitted[0]
+        assert isinstance(command, PlaceInstance)
+        assert (command.ttl_ms, command.priority) == (90_000, 7)
+        assert not command.disconnect.replace
+        refused = await api.client.post("/instance", json={**exact, "ttl_s": 90})
+        assert refused.json()["error"]["param"] == "ttl_s"
+        assert len(api.daemon.gateway.submitted) == 1
+
+    with_api(story, daemon_with(PlacementOutcome(plans=(PLAN,))))
+
+
 def test_exact_placement_with_another_card_is_409() -> None:
     async def story(api: Api) -> None:
         stale = make_plan(make_card(n_layers=3))
