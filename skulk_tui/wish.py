@@ -27,6 +27,8 @@ PLAN_ID_SHOWN: Final = 12
 CONTEXT_BOUNDS: Final = (256, 1 << 24)
 """Tokens of one request's window."""
 SLOTS_BOUNDS: Final = (1, 256)
+PRIORITY_BOUNDS: Final = (-100, 100)
+"""Of idle on-demand models: the lowest makes room first."""
 TTL_BOUNDS: Final = (1, MAX_TTL_S)
 """Seconds that an on-demand instance stays loaded after a request."""
 
@@ -200,7 +202,8 @@ def bounded_number(name: str, text: str, bounds: tuple[int, int]) -> int:
         ClientError: `client.usage`: it is none, or out of bounds.
     """
     low, high = bounds
-    if not text.isdecimal() or not low <= int(text[:12]) <= high:
+    digits = text.removeprefix("-")
+    if not digits.isdecimal() or not low <= int(text[:12]) <= high:
         raise ClientError(
             "client.usage",
             f"{name} is a whole number from {low} to {high}, not {text[:40]!r}",

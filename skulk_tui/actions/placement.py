@@ -14,6 +14,7 @@ _WISH: Final = (
     Argument(name="slots", kind="number", word="slots"),
     Argument(name="backend", kind="text", word="backend"),
     Argument(name="ttl", kind="text", word="on-demand"),
+    Argument(name="priority", kind="text", word="priority"),
 )
 _INSTANCE: Final = Argument(name="instance", kind="instance")
 

@@ -39,7 +39,7 @@ from skulk_tui.cli.verb import tell, verb
 from skulk_tui.cli.waiting import instance_hint, state_of, wait_until_ready
 from skulk_tui.client import envelope_of, path_of
 from skulk_tui.formatting import format_bytes, format_count, format_duration, joined
-from skulk_tui.wish import BACKEND_FORM, PLAN_ID_SHOWN, Wish, refused
+from skulk_tui.wish import BACKEND_FORM, PLAN_ID_SHOWN, PRIORITY_BOUNDS, Wish, refused
 
 _BACKENDS_SHOWN: Final = ("llama_server", "llama_cpp", "mlx", "vllm", "scripted")
 _PLAN_ID: Final = re.compile(DIGEST_PATTERN)
@@ -126,8 +126,8 @@ def place(
     priority: Annotated[
         int,
         typer.Option(
-            min=-100,
-            max=100,
+            min=PRIORITY_BOUNDS[0],
+            max=PRIORITY_BOUNDS[1],
             metavar="N",
             help="With --on-demand: which idle models make room for others first, the lowest.",
         ),

@@ -180,6 +180,8 @@ def inputs_line(wish: Wish | None) -> Line:
     backend = f"  {wish.backend}" if wish.backend else ""
     if wish.on_demand and wish.ttl_s is not None:
         backend += f"  on demand {format_duration(wish.ttl_s)}"
+    if wish.priority:
+        backend += f"  priority {wish.priority}"
     return line(
         Span(" shape ", "dim"), shape_word(wish), Span("  ctx ", "dim"), context,
         Span("  slots ", "dim"), slots, span(backend),

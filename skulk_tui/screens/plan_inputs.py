@@ -15,6 +15,7 @@ from skulk_tui.view_state import ViewState
 from skulk_tui.wish import (
     BACKEND_FORM,
     CONTEXT_BOUNDS,
+    PRIORITY_BOUNDS,
     SLOTS_BOUNDS,
     TTL_BOUNDS,
     Wish,
@@ -60,6 +61,7 @@ def wish_of(values: Mapping[str, str], view: ViewState, model_id: str) -> Wish:
             remediation="Such as llama_server-cpu, or an engine alone: vllm.",
         )
     context, slots = values.get("context"), values.get("slots")
+    priority = values.get("priority", "0")
     ttl_s = ttl_of(values.get("ttl"))
     return Wish(
         model_id=ModelId(ref_named(view, "model", named).id if named else model_id),
@@ -71,6 +73,7 @@ def wish_of(values: Mapping[str, str], view: ViewState, model_id: str) -> Wish:
         slots=None if slots is None else bounded_number("slots", slots, SLOTS_BOUNDS),
         on_demand=ttl_s is not None,
         ttl_s=ttl_s,
+        priority=bounded_number("priority", priority, PRIORITY_BOUNDS),
     )
 
 

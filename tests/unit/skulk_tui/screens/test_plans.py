@@ -17,7 +17,7 @@ from protocol.placements import (
 from protocol.session import Rows
 from skulk_tui.glyphs import ASCII
 from skulk_tui.lines import text_of, width_of
-from skulk_tui.screens.models_rows import short_size, state_of_model
+from skulk_tui.screens.models_rows import inputs_line, short_size, state_of_model
 from skulk_tui.screens.plan_inputs import (
     applied,
     next_shape,
@@ -94,6 +94,20 @@ def test_the_words_of_a_command_become_what_is_asked() -> None:
         context_tokens=4096,
         slots=2,
     )
+
+
+@pytest.mark.parametrize(("word", "priority"), [("7", 7), ("-100", -100), ("0", 0)])
+def test_a_priority_is_asked_for_and_shown(word: str, priority: int) -> None:
+    wish = wish_of({"priority": word}, _view(), SMALL)
+    assert wish == replace(_WISH, priority=priority)
+    assert (f"priority {priority}" in text_of(inputs_line(wish))) == bool(priority)
+    assert wish.body(None).priority == priority
+
+
+@pytest.mark.parametrize("word", ["101", "-101", "--5", "-", "", "high"])
+def test_a_priority_out_of_bounds_is_refused(word: str) -> None:
+    with pytest.raises(ClientError, match="priority is a whole number from -100 to 100"):
+        wish_of({"priority": word}, _view(), SMALL)
 
 
 def test_without_a_model_the_chosen_one_is_meant_and_without_either_nothing() -> None:
