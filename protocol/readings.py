@@ -127,6 +127,9 @@ class InstanceReading:
     """The first of those that are queued, in the order in which they start."""
     idle_since_s: float | None = None
     """Since when nobody asks it for anything; None while somebody does."""
+    keep_s: int | None = None
+    """How long its last request wants it loaded, see `protocol.tasks.KeepSeconds`; None: as it was
+    placed."""
     answer_tokens_per_s: float | None = None
     """The fastest of its last answers, by the engine's clock; None before there was one."""
 

@@ -15,6 +15,14 @@ from protocol.images import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_SIDE_PX, ImageType
 ChatRole = Literal["system", "user", "assistant", "tool"]
 Asker = Annotated[str, StringConstraints(max_length=64)]
 """Whose turn a task takes where several wait: the id of an API key, or a word for all without."""
+MAX_KEEP_S: Final = 1 << 31
+KEEP_ALWAYS: Final = -1
+KeepSeconds = Annotated[
+    int | None,
+    Field(ge=KEEP_ALWAYS, le=MAX_KEEP_S, exclude_if=lambda keep_s: keep_s is None),
+]
+"""How long an on-demand instance stays loaded once it has served a task, in place of its time to
+live and until it is loaded anew; KEEP_ALWAYS is until it is told to go, None leaves it as it is."""
 MAX_TEXTS: Final = 2048
 """In one request for vectors."""
 _MAX_BASE64_CHARS: Final = -(-MAX_IMAGE_BYTES // 3) * 4
@@ -107,6 +115,7 @@ class ChatTask(FrozenModel):
     """One completion for one instance: of a chat, or of a text.
 
     `max_tokens` None means: what is left of the window, at most the server's default.
+    A task with `keep_s` and neither messages nor `prompt` asks for no answer: it says that alone.
     """
 
     kind: Literal["chat"] = "chat"
@@ -131,6 +140,7 @@ class ChatTask(FrozenModel):
     reasoning_effort: str | None = None
     stream: bool = True
     """False when only the whole answer is wanted: an engine may then give it as one chunk."""
+    keep_s: KeepSeconds = None
 
 
 Texts = Annotated[
@@ -147,6 +157,7 @@ class EmbeddingTask(FrozenModel):
     model_id: ModelIdField
     asker: Asker = ""
     texts: Texts
+    keep_s: KeepSeconds = None
 
 
 class RerankTask(FrozenModel):

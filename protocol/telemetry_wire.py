@@ -48,6 +48,7 @@ from protocol.readings import (
     WaitingTask,
     key_of,
 )
+from protocol.tasks import KEEP_ALWAYS, MAX_KEEP_S
 from protocol.wire_checks import (
     array_of,
     count_of,
@@ -70,6 +71,7 @@ _ECHO_START: Final = b"\x93\xa4echo"
 _MAX_AGE_S: Final = 1e9
 _MAX_TEXT: Final = 500
 _N_TRANSFER_FIELDS: Final = 7
+_N_INSTANCE_FIELDS: Final = 8
 _MAX_ASKER: Final = 64
 _COMMAND_ID: Final = re.compile(COMMAND_ID_PATTERN)
 _DIGEST: Final = re.compile(DIGEST_PATTERN)
@@ -215,7 +217,10 @@ def _fields_of(reading: Reading, now: float) -> tuple[object, ...]:
                 *_paused_fields(reading.paused),
             )
         case InstanceReading():
-            return age_s, *_instance_fields(reading), _age_of(reading.idle_since_s, now)
+            idle_s = _age_of(reading.idle_since_s, now)
+            # As with a transfer that is paused: one more field, only where it was said.
+            kept = () if reading.keep_s is None else (reading.keep_s,)
+            return age_s, *_instance_fields(reading), idle_s, *kept
         case HoldingsReading():
             holdings = reading.holdings[:MAX_HOLDINGS]
             return (
@@ -335,7 +340,10 @@ def _paused(value: object) -> Paused:
 
 
 def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
-    age_s, in_flight, queued, slots, tokens_per_s, waiting, answer, idle_s = fields_of(fields, 8)
+    *usual, keep_s = fields if len(fields) == _N_INSTANCE_FIELDS + 1 else (*fields, None)
+    age_s, in_flight, queued, slots, tokens_per_s, waiting, answer, idle_s = fields_of(
+        tuple(usual), _N_INSTANCE_FIELDS
+    )
     return InstanceReading(
         instance_id=InstanceId(source.key[1]),
         node_id=source.node_id,
@@ -347,6 +355,7 @@ def _instance(source: _Source, fields: tuple[object, ...]) -> InstanceReading:
         waiting=tuple(map(_waiting, array_of(waiting, MAX_WAITING))),
         idle_since_s=None if idle_s is None else source.now - _age(idle_s),
         answer_tokens_per_s=measure_of(answer),
+        keep_s=None if keep_s is None else number_of(keep_s, least=KEEP_ALWAYS, most=MAX_KEEP_S),
     )
 
 

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, Literal, final
 
 from protocol.commands import SleepInstance
-from protocol.errors import RequestError
+from protocol.data_frames import Failed
+from protocol.errors import RequestError, error_of
 from protocol.ids import CommandId, ModelId
 from protocol.instances import Instance
+from protocol.tasks import ChatTask
 from skulkd.api.catalog import find_model
 from skulkd.api.dependencies import ApiDependencies
 from skulkd.api.dialects.fields import Fields, model_id_of
@@ -159,9 +162,11 @@ class OllamaRoutes:
         Raises:
             SkulkError: What an answer would be refused with; `request.model_not_found`.
         """
-        if not idle.unloads:
+        if idle.keep_s != 0:
             candidates = self._chat.ready(idle.model_id)
-            await self._chat.awake(request, candidates, wait_s=STREAM_WAIT_S)
+            ready = await self._chat.awake(request, candidates, wait_s=STREAM_WAIT_S)
+            if idle.keep_s is not None:
+                await self._keep(idle, ready)
             return "load"
         copies = placed_instances(self._deps.state.state, idle.model_id)
         if not copies:
@@ -172,6 +177,27 @@ class OllamaRoutes:
                 await self._unload(item)
         stays = [item for item in copies if item.ttl_ms is None or item.pinned]
         return "load" if any(item.phase == "ready" for item in stays) else "unload"
+
+    async def _keep(self, idle: IdleCall, ready: tuple[Instance, ...]) -> None:
+        """Tell those that are on demand how long they are to stay: a task without a word to answer.
+
+        Raises:
+            SkulkError: One has gone meanwhile, or its node cannot be asked.
+        """
+        deps = self._deps
+        for item in ready:
+            if item.ttl_ms is None:
+                continue
+            task = ChatTask(
+                command_id=deps.gateway.mint_command_id(),
+                model_id=item.model_id,
+                messages=(),
+                keep_s=idle.keep_s,
+            )
+            async with aclosing(deps.inference.chat(item.instance_id, task)) as frames:
+                async for frame in frames:
+                    if isinstance(frame, Failed):
+                        raise error_of(frame.error)
 
     async def _unload(self, item: Instance) -> None:
         """End the time to live of an instance now; one that is answering goes on with that."""

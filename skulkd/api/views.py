@@ -1,5 +1,6 @@
 """State and readings to the documents that clients read. Pure."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from skulkd.api.cluster_views import liveness_of, topology
 from skulkd.api.dependencies import NodeFace
 from skulkd.api.memory_views import runner_memory
 from skulkd.api.ports import CatalogModel
+from skulkd.core.reconcile import stays_s
 
 _LEVELS: Final[dict[Level, HealthLevel]] = {"ok": "ok", "warning": "warn", "error": "error"}
 """The original's words, which its clients compare with."""
@@ -111,7 +113,8 @@ def sleeps_in_s(instance: Instance, readings: Readings, *, now: float) -> int | 
         return None
     if reading.idle_since_s is None:
         return None
-    return max(0, round(reading.idle_since_s + instance.ttl_ms / 1000 - now))
+    idle_s = stays_s(instance.ttl_ms / 1000, reading.keep_s)
+    return None if math.isinf(idle_s) else max(0, round(reading.idle_since_s + idle_s - now))
 
 
 def _progress(instance: Instance, readings: Readings, now: float) -> tuple[ProgressView, ...]:

@@ -11,7 +11,8 @@ What each pair leads to:
     desired             observed                     action
     running, attempt n  nothing, never reported      StartRunner
     running, attempt n  nothing, reported before     RenewAttempt (a daemon before us ran it)
-    running, attempt n  attempt n, alive             none; GoToSleep once it was idle for its time
+    running, attempt n  attempt n, alive             none; GoToSleep once it was idle for its time,
+                                                 or for that which its requests have asked for
     running, attempt n  attempt n, failed            none (the master decides what follows)
     running, attempt n  ready or failed, not known   ReportAgain, once the word must have arrived
     running, attempt n  attempt n, stopped           ForgetRunner, then as with nothing
@@ -27,6 +28,7 @@ What each pair leads to:
     not at all          ended                        ForgetRunner
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
@@ -36,6 +38,7 @@ from protocol.ids import InstanceId, NodeId
 from protocol.instances import DesiredPhase, Instance, Phase
 from protocol.placements import Plan
 from protocol.state import ClusterState
+from protocol.tasks import KEEP_ALWAYS
 from skulkd.core.breaker import backoff_s
 from skulkd.core.move_decisions import holds_back
 
@@ -85,6 +88,8 @@ class ObservedRunner:
     """It answers somebody, or somebody waits for it."""
     idle_s: float = 0.0
     """Since it became ready, or its last request ended."""
+    keep_s: int | None = None
+    """How long its requests want it loaded, see `protocol.tasks.KeepSeconds`."""
     said_s: float = 0.0
     """Since its phase was last reported, and the report was taken or refused."""
 
@@ -277,7 +282,21 @@ def _is_unheard(runner: ObservedRunner, want: DesiredRunner) -> bool:
 
 def _is_idle(runner: ObservedRunner, ttl_s: float | None) -> bool:
     is_serving = runner.phase == "ready" and runner.key.rank == 0
-    return is_serving and ttl_s is not None and not runner.is_busy and runner.idle_s >= ttl_s
+    if not is_serving or ttl_s is None or runner.is_busy:
+        return False
+    return runner.idle_s >= stays_s(ttl_s, runner.keep_s)
+
+
+def stays_s(ttl_s: float, keep_s: int | None) -> float:
+    """Say how long an on-demand instance stays loaded while idle; infinite: until it is told to go.
+
+    Args:
+        ttl_s: As it was placed.
+        keep_s: As its requests have said since it was loaded.
+    """
+    if keep_s is None:
+        return ttl_s
+    return math.inf if keep_s == KEEP_ALWAYS else keep_s
 
 
 def _asleep(want: DesiredRunner, present: list[ObservedRunner]) -> list[Action]:

@@ -22,7 +22,7 @@ from protocol.data_frames import (
 )
 from protocol.errors import ErrorBody, SkulkError
 from protocol.ids import CommandId
-from protocol.tasks import ChatTask, Task, VectorTask
+from protocol.tasks import ChatTask, RerankTask, Task, VectorTask
 from skulkd.core.throughput import Throughput
 from skulkd.worker.slots import Admission, Slots
 from skulkd.worker.text_batches import TextBatch, batches, measure, read_batch, texts_of
@@ -115,6 +115,7 @@ class Serving:
         """Called when an answer has ended because the engine said nothing more."""
         self._on_drained: Callable[[], None] | None = None
         """Called when the last task has ended; None unless it drains."""
+        self._keep_s: int | None = None
         self.throughput = Throughput()
         """Of all its answers."""
 
@@ -133,10 +134,20 @@ class Serving:
         """Since when nobody asks for anything; None while somebody does."""
         return None if self._streams or self._n_counts else self._idle_since_s
 
+    @property
+    def keep_s(self) -> int | None:
+        """How long it is to stay loaded, as the last task that spoke of it has said."""
+        return self._keep_s
+
     async def chat(self, task: ChatTask, take: TakeChunk | None = None) -> AsyncGenerator[Frame]:
         """Serve one task; see `skulkd.api.ports.Inference`."""
         if task.command_id in self._streams:
             yield Failed(_doubled(task))
+            return
+        if task.keep_s is not None and not task.messages and task.prompt is None:
+            self._heed(task)
+            self._rest()
+            yield Finished("stop", Usage(0, 0))
             return
         stream = self._streams[task.command_id] = OpenStream()
         admission: Admission | None = None
@@ -200,6 +211,7 @@ class Serving:
         finally:
             # The slot is free before the terminal is out: a client may hold that up.
             self._slots.release(ticket)
+            self._heed(task)
         yield Finished("stop", Usage(prompt_tokens=n_tokens, completion_tokens=0))
 
     async def _plan(self, task: VectorTask) -> tuple[TextBatch, ...]:
@@ -255,6 +267,7 @@ class Serving:
         finally:
             if admission is not None:
                 self._slots.release(admission)
+                self._heed(task)
             self._forget(task)
 
     def _forget(self, task: Task) -> None:
@@ -262,6 +275,11 @@ class Serving:
         self._rest()
         if self._on_drained is not None and not self._streams:
             self._on_drained()
+
+    def _heed(self, task: Task) -> None:
+        """Take in how long a task wants the engine to stay; it counts once nobody asks."""
+        if not isinstance(task, RerankTask) and task.keep_s is not None:
+            self._keep_s = task.keep_s
 
     def _rest(self) -> None:
         if not self._streams and not self._n_counts:

@@ -182,7 +182,7 @@ class RunnerSupervisor:
         since_s = serving.idle_since_s
         if since_s is None:
             return replace(seen, is_busy=True)
-        return replace(seen, idle_s=now - since_s)
+        return replace(seen, idle_s=now - since_s, keep_s=serving.keep_s)
 
     @property
     def has_ended(self) -> bool:
@@ -487,6 +487,7 @@ class RunnerSupervisor:
                     for place in serving.slots.places(MAX_WAITING)
                 ),
                 idle_since_s=serving.idle_since_s,
+                keep_s=serving.keep_s,
                 answer_tokens_per_s=serving.throughput.answer_rate,
             )
         )

@@ -29,6 +29,7 @@ from protocol.readings import (
     WaitingTask,
     key_of,
 )
+from protocol.tasks import KEEP_ALWAYS, MAX_KEEP_S
 from protocol.telemetry_wire import pack_drop, pack_reading, transport_key, unpack_reading
 from tests.support.builders import a_node_id, an_instance_id
 
@@ -107,6 +108,7 @@ READINGS: st.SearchStrategy[Reading] = st.one_of(
             ),
             max_size=3,
         ).map(tuple),
+        keep_s=st.none() | st.integers(KEEP_ALWAYS, MAX_KEEP_S),
     ),
     st.builds(
         HoldingsReading,

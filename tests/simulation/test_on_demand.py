@@ -175,6 +175,39 @@ def test_many_clients_cause_one_load_and_the_last_answer_begins_the_time_to_live
     run(story, seed)
 
 
+def test_ollama_s_keep_alive_holds_for_this_loading_through_any_node() -> None:
+    async def story(demand: Demand) -> None:
+        url = "/ollama/api/generate"
+
+        async def say(via: int, keep_alive: object, **more: object) -> float:
+            body = {"model": MODEL, "stream": False, "keep_alive": keep_alive, **more}
+            assert (await demand.history._ask(via, "POST", url, body))["done"]
+            return now_s()
+
+        words = {"prompt": "Hello", "options": {"num_predict": 10}}
+        await say(demand.there, "60s", **words)
+        await asyncio.sleep(2 * TTL_S)
+        demand.ask(demand.master)
+        assert await demand.outcomes() == {"finished": 1}
+        ended_s = now_s()
+        assert 59.0 <= await demand.until_unloaded() - ended_s <= 60.0 + LATE_S
+        await say(demand.there, -1)
+        await asyncio.sleep(4 * TTL_S)
+        assert demand.phase() == "ready"
+        (shown,) = (await demand.history._ask(demand.master, "GET", "/ollama/api/ps"))["models"]
+        assert shown["expires_at"] > "2200", "until it is told to go"
+        ended_s = await say(demand.here, 0, **words)
+        assert await demand.until_unloaded() - ended_s <= LATE_S
+        # The next load is as the model was placed.
+        demand.ask(demand.there)
+        assert await demand.outcomes() == {"finished": 1}
+        ended_s = now_s()
+        assert TTL_S - 1.0 <= await demand.until_unloaded() - ended_s <= TTL_S + LATE_S
+        assert demand.n_woken == 3
+
+    run(story, 15)
+
+
 @pytest.mark.parametrize("dies_after_s", [0.0, 0.05, 0.5, 2.0])
 def test_a_load_outlives_the_master_that_was_asked_for_it(dies_after_s: float) -> None:
     async def story(demand: Demand) -> None:

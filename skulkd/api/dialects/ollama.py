@@ -6,6 +6,7 @@ has decided that, and what would change the answer and cannot be done is refused
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Any, Final, Literal, cast, final
 
 from protocol.ids import CommandId, ModelId
 from protocol.tasks import (
+    KEEP_ALWAYS,
+    MAX_KEEP_S,
     ChatMessage,
     ChatRole,
     ChatTask,
@@ -61,6 +64,10 @@ _NEUTRAL: Final[dict[str, tuple[float, ...]]] = {
 """Ways of sampling that no engine here has, and the values by which clients switch them off."""
 _MAX_DURATION_CHARS: Final = 32
 _DURATION: Final = re.compile(r"-?(?:\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+)")
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)?")
+_UNIT_S: Final = {
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0,
+}  # fmt: skip
 
 
 @final
@@ -118,7 +125,8 @@ class IdleCall:
     """A request without anything to answer: is the model loaded, or should it no longer be?"""
 
     model_id: ModelId
-    unloads: bool
+    keep_s: int | None
+    """See `protocol.tasks.KeepSeconds`; 0 unloads it."""
 
 
 def parse_idle(body: Fields, field: Literal["messages", "prompt", "input"]) -> IdleCall | None:
@@ -133,7 +141,7 @@ def parse_idle(body: Fields, field: Literal["messages", "prompt", "input"]) -> I
     """
     if body.get(field) not in (None, [], "") or body.get("images"):
         return None
-    return IdleCall(model_id=model_id_of(body), unloads=ends_at_once(body.get("keep_alive")))
+    return IdleCall(model_id=model_id_of(body), keep_s=read_keep(body.get("keep_alive")))
 
 
 def parse_chat(
@@ -197,7 +205,6 @@ def _call(
 ) -> OllamaCall:
     options = _options(body.get("options"))
     stream = read_flag(body, "stream")
-    ends_at_once(body.get("keep_alive"))  # of no effect here, but not any value
     enable_thinking, effort = _think(body.get("think"))
     task = ChatTask(
         command_id=command_id,
@@ -215,6 +222,7 @@ def _call(
         enable_thinking=enable_thinking,
         reasoning_effort=effort,
         stream=stream is not False,
+        keep_s=read_keep(body.get("keep_alive")),
     )
     return OllamaCall(task=task, kind=kind)
 
@@ -294,23 +302,31 @@ def _format(value: object) -> ResponseFormat | None:
     return ResponseFormat(kind="json_schema", json_schema=cast("dict[str, Any]", value))
 
 
-def ends_at_once(keep_alive: object) -> bool:
-    """Read how long a model is to stay loaded: seconds, or a duration; True for no time at all.
+def read_keep(keep_alive: object) -> int | None:
+    """Read how long a model is to stay loaded: seconds, or a duration; below 0 is without an end.
+
+    Returns:
+        Whole seconds, rounded up, see `protocol.tasks.KeepSeconds`; None where nothing is said.
 
     Raises:
         RequestError: `request.invalid`.
     """
     if keep_alive is None:
-        return False
+        return None
     if isinstance(keep_alive, int | float) and not isinstance(keep_alive, bool):
-        return keep_alive == 0
+        return _whole_s(keep_alive)
     if (
         not isinstance(keep_alive, str)
         or len(keep_alive) > _MAX_DURATION_CHARS
         or _DURATION.fullmatch(keep_alive) is None
     ):
         wrong("keep_alive", "a number of seconds or a duration such as 5m", keep_alive)
-    return not any(digit in keep_alive for digit in "123456789")
+    seconds = sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(keep_alive))
+    return _whole_s(-seconds if keep_alive.startswith("-") else seconds)
+
+
+def _whole_s(seconds: float) -> int:
+    return KEEP_ALWAYS if seconds < 0 else math.ceil(min(seconds, MAX_KEEP_S))
 
 
 # ---- Prompts -------------------------------------------------------------------------------

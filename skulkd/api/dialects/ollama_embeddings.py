@@ -10,7 +10,7 @@ from protocol.tasks import EmbeddingTask
 from protocol.vectors import numbers_of
 from skulkd.api.dialects.fields import Fields, model_id_of, unsupported
 from skulkd.api.dialects.json_text import dumped
-from skulkd.api.dialects.ollama import ends_at_once
+from skulkd.api.dialects.ollama import read_keep
 from skulkd.api.dialects.text_fields import listed_texts, text_that_says_something
 
 EmbedKind = Literal["embed", "embeddings"]
@@ -73,8 +73,12 @@ def parse_embeddings(body: Fields, *, command_id: CommandId) -> EmbedCall:
 def _call(
     kind: EmbedKind, body: Fields, command_id: CommandId, texts: tuple[str, ...]
 ) -> EmbedCall:
-    ends_at_once(body.get("keep_alive"))  # of no effect here, but not any value
-    task = EmbeddingTask(command_id=command_id, model_id=model_id_of(body), texts=texts)
+    task = EmbeddingTask(
+        command_id=command_id,
+        model_id=model_id_of(body),
+        texts=texts,
+        keep_s=read_keep(body.get("keep_alive")),
+    )
     return EmbedCall(task=task, kind=kind)
 
 

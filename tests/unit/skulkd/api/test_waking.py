@@ -1,6 +1,7 @@
 """Requests for a model that sleeps: one load for all, a bounded wait, and what it ends with."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from protocol.instances import Instance, InstanceFailure, Phase
 from protocol.placements import PlacementOutcome
 from protocol.readings import InstanceReading, Readings
 from protocol.state import ClusterSettings
+from protocol.tasks import KEEP_ALWAYS
 from skulkd.api import waking
 from skulkd.api.body_budget import BodyBudget
 from skulkd.api.http import CONNECTION, AsgiScope, Message, Request
@@ -322,6 +324,27 @@ def test_ollama_s_words_for_loading_and_unloading_wake_and_unload_what_is_on_dem
     with_api(story, daemon)
 
 
+def test_ollama_s_words_for_how_long_reach_the_engines_that_are_on_demand() -> None:
+    always = on_demand("ready").model_copy(update={"ttl_ms": None})
+    daemon = FakeDaemon(on_demand("ready"))
+
+    async def story(api: Api) -> None:
+        load = {"model": MODEL, "keep_alive": "10m"}
+        for path in ("generate", "chat", "embed"):
+            assert (await api.client.post(f"/ollama/api/{path}", json=load)).status_code == 200
+        asked = {**load, "prompt": "Hello", "stream": False, "keep_alive": -1}
+        assert (await api.client.post("/ollama/api/generate", json=asked)).status_code == 200
+        tasks = list(daemon.inference.tasks)
+        assert [task.keep_s for task in tasks] == [600, 600, 600, KEEP_ALWAYS]
+        assert all(not task.messages and task.prompt is None for task in tasks[:3])
+        await api.client.post("/ollama/api/generate", json={"model": MODEL})
+        turns(daemon, always)
+        assert (await api.client.post("/ollama/api/chat", json=load)).status_code == 200
+        assert len(daemon.inference.tasks) == len(tasks), "nothing to say to it"
+
+    with_api(story, daemon)
+
+
 def test_the_time_that_is_left_is_told_and_with_a_pin_there_is_none() -> None:
     daemon = FakeDaemon(on_demand("ready"))
     reading = InstanceReading(
@@ -341,7 +364,14 @@ def test_the_time_that_is_left_is_told_and_with_a_pin_there_is_none() -> None:
         assert (view["ttlMs"], view["pinned"]) == (TTL_MS, False)
         assert 35 <= view["sleepsInS"] <= 40
         (shown,) = (await api.client.get("/ollama/api/ps")).json()["models"]
-        assert not shown["expires_at"].startswith("9999")
+        assert not shown["expires_at"].startswith("2300")
+        for keep_s, left in ((100, range(75, 81)), (5, range(1)), (KEEP_ALWAYS, [None])):
+            kept = replace(reading, keep_s=keep_s)
+            daemon.readings.readings = Readings(instances={reading.instance_id: kept})
+            assert (await api.client.get(path)).json()["sleepsInS"] in left
+            (shown,) = (await api.client.get("/ollama/api/ps")).json()["models"]
+            assert shown["expires_at"].startswith("2300") == (keep_s == KEEP_ALWAYS)
+        daemon.readings.readings = Readings(instances={reading.instance_id: reading})
         turns(daemon, on_demand("ready").model_copy(update={"pinned": True}))
         view = (await api.client.get(path)).json()
         assert (view["pinned"], view["sleepsInS"]) == (True, None)

@@ -1,4 +1,9 @@
+from dataclasses import replace
+
+import pytest
+
 from protocol.instances import DesiredPhase, DisconnectPolicy, Phase
+from protocol.tasks import KEEP_ALWAYS
 from skulkd.core.reconcile import (
     REPEAT_S,
     DesiredRunner,
@@ -158,6 +163,27 @@ def test_an_idle_runner_asks_for_sleep_once_its_time_is_over_and_not_while_it_an
     assert reconcile([want], [sees(idle_s=60.0)]) == (asked,)
     assert reconcile([want], [sees(is_busy=True)]) == ()
     assert reconcile([wants(reported="ready")], [sees(idle_s=1e9)]) == ()
+
+
+@pytest.mark.parametrize(
+    ("keep_s", "idle_s", "goes"),
+    [
+        (90, 60.0, False),
+        (90, 90.0, True),
+        (5, 5.0, True),
+        (0, 0.0, True),
+        (KEEP_ALWAYS, 1e9, False),
+    ],
+)
+def test_requests_may_say_how_long_an_on_demand_runner_stays(
+    keep_s: int, idle_s: float, *, goes: bool
+) -> None:
+    seen = replace(sees(idle_s=idle_s), keep_s=keep_s)
+    asked = GoToSleep(instance_id=an_instance_id(), attempt=1)
+    assert reconcile([wants(reported="ready", ttl_s=60.0)], [seen]) == ((asked,) if goes else ())
+    assert reconcile([wants(reported="ready")], [seen]) == (), "not on demand, or pinned"
+    busy = replace(seen, is_busy=True)
+    assert reconcile([wants(reported="ready", ttl_s=60.0)], [busy]) == ()
 
 
 def test_a_sleeping_instance_is_unloaded_and_said_to_be_gone() -> None:

@@ -7,7 +7,7 @@ from engines.base import EngineStatistics, LoadStatus
 from protocol.data_frames import Chunk, Failed, Finished, Frame, Started, TakeChunk, Usage
 from protocol.errors import ErrorBody
 from protocol.ids import ModelId
-from protocol.tasks import ChatMessage, ChatTask
+from protocol.tasks import KEEP_ALWAYS, ChatMessage, ChatTask
 from skulkd.runtime.clock import SystemClock
 from skulkd.worker.serving import OpenStream, Serving, StreamEndedError
 from skulkd.worker.slots import SlotLimits, Slots
@@ -76,6 +76,43 @@ def test_frames_pass_through_in_order_to_the_engines_own_terminal() -> None:
         serving = serving_of(engine)
         assert await collect(serving.chat(a_task())) == [Started(1), Chunk(text="word"), DONE]
         assert (serving.n_open, serving.slots.n_running) == (0, 0)
+
+    run(story)
+
+
+def test_how_long_it_stays_is_what_the_last_task_that_was_admitted_has_said() -> None:
+    async def story() -> None:
+        engine = FakeEngine()
+        serving = serving_of(engine)
+        first = asyncio.create_task(collect(serving.chat(a_task(1).changed({"keep_s": 30}))))
+        queued = asyncio.create_task(collect(serving.chat(a_task(2).changed({"keep_s": 5}))))
+        await settle()
+        assert serving.keep_s is None, "it counts from the end of the answer"
+        serving.cancel(a_command_id(2), CANCELLED)
+        await queued
+        assert serving.keep_s is None, "nothing was served"
+        engine.may_finish.set()
+        await first
+        assert serving.keep_s == 30
+        await collect(serving.chat(a_task(3)))
+        assert serving.keep_s == 30, "a task that does not speak of it leaves it"
+
+    run(story)
+
+
+def test_a_task_without_a_word_is_answered_at_once_and_says_how_long_it_stays() -> None:
+    async def story() -> None:
+        engine = FakeEngine()
+        idle: list[float | None] = []
+        serving = Serving(
+            engine,
+            Slots(SlotLimits(slots=1, context_tokens=4096), engine, SystemClock()),
+            SystemClock(),
+            on_idle=lambda: idle.append(serving.idle_since_s),
+        )
+        words = a_task().changed({"messages": (), "keep_s": KEEP_ALWAYS})
+        assert await collect(serving.chat(words)) == [Finished("stop", Usage(0, 0))]
+        assert (serving.keep_s, engine.n_open, len(idle)) == (KEEP_ALWAYS, 0, 1)
 
     run(story)
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from protocol.data_frames import Chunk, Finished, TokenLogprob, ToolCallDelta, Usage
 from protocol.errors import RequestError
 from protocol.ids import CommandId
-from protocol.tasks import ChatTask, ResponseFormat
+from protocol.tasks import MAX_KEEP_S, ChatTask, ResponseFormat
 from skulkd.api.dialects.ollama import parse_chat, parse_generate, parse_idle
 from skulkd.api.dialects.ollama_embeddings import parse_embed, parse_embeddings
 from skulkd.api.dialects.ollama_output import Kind, LineAnswer, Lines, LineStream, error_object
@@ -282,20 +282,23 @@ def test_results_are_tied_to_their_calls(
 
 
 @pytest.mark.parametrize(
-    ("keep_alive", "unloads"),
+    ("keep_alive", "keep_s"),
     [
-        (None, False), (0, True), (0.0, True), ("0", True), ("0s", True), ("0h0m0s", True),
-        ("5m", False), ("1h30m", False), ("1.5h", False), (-1, False), ("-1", False), (300, False),
-        ("100ms", False),
+        (None, None), (0, 0), (0.0, 0), (-0.0, 0), ("0", 0), ("-0", 0), ("0s", 0), ("0h0m0s", 0),
+        ("5m", 300), ("1h30m", 5400), ("1.5h", 5400), (300, 300), ("300", 300), (0.5, 1),
+        ("100ms", 1), ("1500ms", 2), ("10ns", 1), ("2µs", 1), (-1, -1), ("-1", -1), ("-5m", -1),
+        (-0.1, -1), (10**400, MAX_KEEP_S), ("9" * 31 + "h", MAX_KEEP_S),
     ],
 )  # fmt: skip
-def test_how_long_a_model_is_to_stay(keep_alive: object, unloads: object) -> None:
+def test_how_long_a_model_is_to_stay(keep_alive: object, keep_s: int | None) -> None:
     body = {"model": "a/b", "keep_alive": keep_alive}
     for kind in ("chat", "generate"):
         idle = parse_idle(body, "messages" if kind == "chat" else "prompt")
         assert idle is not None
-        assert idle.unloads is unloads
-    assert a_chat(keep_alive=keep_alive).max_tokens is None, "of no effect on an answer"
+        assert idle.keep_s == keep_s
+    assert a_chat(keep_alive=keep_alive).keep_s == keep_s
+    embeds = parse_embed({**body, "input": "a"}, command_id=COMMAND)
+    assert embeds.task.keep_s == keep_s
 
 
 @pytest.mark.parametrize("kind", ["chat", "generate"])
