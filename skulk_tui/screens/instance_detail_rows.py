@@ -103,32 +103,24 @@ def _shard_row(
 def instance_lines(item: InstanceView, view: ViewState) -> Sequence[Line]:
     """Say what the instance is, how it was placed, and what it does now."""
     plan = item.plan
-    away = ", ".join(view.name_of(node) for node in item.unreachable_nodes)
     rows: list[tuple[str, Line]] = [
         ("instance", line(span(item.instance_id))),
         ("phase", line(Span(phase_word(item.phase), tone_of(item.phase)),
                        f", attempt {item.attempt}", "" if item.desired != "stopped"
                        else ", to be stopped")),
+        *_no_place(item, view),
+        *_repairs(item, view),
+        *_stays(item, view),
         ("load", _load(item)),
+        *_waits(item),
         ("window", line(f"{format_count(item.context_token_limit)} tokens a request")),
         ("plan", line(f"{SHAPE_WORDS[plan.shape]}, {plan.backend}, {plan.plan_id[:12]}")),
         ("memory", _memory(plan)),
+        *_measured(item),
         ("placed", line(rfc3339(item.placed_at_ms) or UNKNOWN)),
         ("launch", _launch(item)),
         ("per token", toned(f"{UNKNOWN}  no node tells times per shard and hop", "dim")),
     ]  # fmt: skip
-    seen = measured_bytes(item)
-    if seen is not None:
-        rows.insert(6, ("measured", line(measured_text(seen, memory_error_percent(item)))))
-    stays = stay_text(item)
-    if stays:
-        rows.insert(2, ("stays", line(stays)))
-    moves = move_text(item, view)
-    if moves:
-        rows.insert(2, ("move", line(Span(moves, "warn"))))
-    if away:
-        rows.insert(2, ("away", toned(f"{away} cannot be reached from here", "bad")))
-    rows[2:2] = [*_no_place(item, view), *_repairs(item, view)]
     return [line(Span(f" {name:<10}", "dim"), *content) for name, content in rows]
 
 
@@ -153,20 +145,39 @@ def _repairs(item: InstanceView, view: ViewState) -> Iterator[tuple[str, Line]]:
         yield "replaced", line("never by itself")
 
 
+def _stays(item: InstanceView, view: ViewState) -> Iterator[tuple[str, Line]]:
+    """Say that a node of it is away, whether it is being moved, and for how long it stays."""
+    away = ", ".join(view.name_of(node) for node in item.unreachable_nodes)
+    if away:
+        yield "away", toned(f"{away} cannot be reached from here", "bad")
+    moves = move_text(item, view)
+    if moves:
+        yield "move", line(Span(moves, "warn"))
+    stays = stay_text(item)
+    if stays:
+        yield "stays", line(stays)
+
+
+def _measured(item: InstanceView) -> Iterator[tuple[str, Line]]:
+    seen = measured_bytes(item)
+    if seen is not None:
+        yield "measured", line(measured_text(seen, memory_error_percent(item)))
+
+
 def _load(item: InstanceView) -> Line:
     busy = UNKNOWN if item.in_flight is None else str(item.in_flight)
     queued = UNKNOWN if item.queued is None else str(item.queued)
     rate = "" if item.tokens_per_s is None else f", {format_throughput(item.tokens_per_s)}"
-    return line(f"{busy} of {item.slots} slots busy, {queued} waiting{_waits(item)}{rate}")
+    return line(f"{busy} of {item.slots} slots busy, {queued} waiting{rate}")
 
 
-def _waits(item: InstanceView) -> str:
+def _waits(item: InstanceView) -> Iterator[tuple[str, Line]]:
     """Say how long the first request has waited, and what the last one that is told of expects."""
     if not item.waiting:
-        return ""
+        return
     expected_s = item.waiting[-1].expected_s
     rest = "" if expected_s is None else f", the last for about {format_duration(expected_s)} more"
-    return f" (the first for {format_duration(item.waiting[0].waited_s)}{rest})"
+    yield "waiting", line(f"the first for {format_duration(item.waiting[0].waited_s)}{rest}")
 
 
 def _memory(plan: Plan) -> Line:

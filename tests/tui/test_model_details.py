@@ -60,7 +60,7 @@ def test_an_instance_says_how_long_requests_wait_for_it(
         async with a_seat(node.url, tmp_path, size=(160, 50)) as seat:
             await seat.until_shows("attic-mini")
             await type_command(seat, f"instance {an_instance_id(7)}")
-            await seat.until_shows("2 waiting (the first for 12 s, the last for about 9.0 s more)")
+            await seat.until_shows("2 waiting", "the first for 12 s, the last for about 9.0 s more")
 
     asyncio.run(story())
 
