@@ -74,4 +74,9 @@ def test_a_model_whose_node_is_killed_is_served_by_another_under_the_same_id(
     )
     assert place_of(host, instance_id) == cluster_of(other)["node_id"]
     assert answer_text(ask(host, TALKER, max_tokens=3))
-    assert not host.children(), "what it had is not started again"
+    # Engine builds are tried at a start, and leave by themselves; an engine would stay.
+    wait_until(
+        lambda: not host.children(),
+        timeout_s=allowed_s(20),
+        what="what it had is not started again",
+    )
