@@ -60,7 +60,8 @@ def test_refused_fields_are_named_and_the_known_ones_listed() -> None:
     with pytest.raises(ValidationError) as caught:
         PlaceInstanceBody.model_validate({"model_id": "a/b", "context": 5, "slots": 0})
     error = invalid_body(caught.value, PlaceInstanceBody)
-    assert "context: is not a field here (known: model_id, " in error.message
+    assert "context: is not a field here (known: " in error.message
+    assert ", model_id, " in error.message
     assert "slots: " in error.message
     assert error.details["param"] in {"context", "slots"}
 
