@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from engines.base import EngineStatistics, Group
+from engines.base import EngineStatistics
 from protocol.cards import ModelCard
 from protocol.data_frames import Frame
 from protocol.tasks import ChatTask
@@ -31,9 +31,6 @@ class RunnerSettings:
     slots: int
     n_threads: int
     compute: str
-    group: Group | None = None
-    shape: str = "pipeline"
-    """How the ranks of a group share the model."""
 
 
 class InProcessEngine(Protocol):

@@ -38,9 +38,15 @@ class MlxEngine:
         )
 
     def launch(self, spec: LoadSpec) -> LaunchSpec:
-        """Give the argv of the runner child."""
+        """Give the argv of the runner child; a rank of a group is refused."""
         if spec.build.engine != "mlx":
             raise EngineError("engine.unsupported", f"{spec.build.engine} is no MLX")
+        if spec.group is not None:
+            raise EngineError(
+                "engine.unsupported",
+                "MLX runs a model on one node alone in this version of skulk",
+                remediation="Place the model on one node, or pool it with --shape rpc.",
+            )
         settings = RunnerSettings(
             engine="mlx",
             card=_slim(spec.card),
